@@ -1,8 +1,9 @@
 // The private operation of RSA by the Chinese remainder theorem (RFC 8017, 5.1.2), for masks and tables.
 //
-// Two kernels: `crt_halves` raises each input to dp modulo p and to dq modulo q, one thread each; `crt_join` puts the
-// two together (Garner) and raises the result to e before it lets it out: a fault in one half would tell the factors
-// (Boneh, DeMillo, Lipton 1997), so what does not come back to the input is written as zeros, with status 0.
+// Two kernels: `crt_halves` raises each input to dp modulo p and to dq modulo q, by throughput one thread or two each,
+// by latency four; `crt_join`, a thirtieth of the work, puts the two together (Garner) and raises the result to e
+// before it lets it out: a fault in one half would tell the factors (Boneh, DeMillo, Lipton 1997), so what does not
+// come back to the input is written as zeros, with status 0.
 //
 // Exponents are read in windows of four bits, each of which costs the same multiplications, and all sixteen powers
 // are read for each.
@@ -125,7 +126,7 @@ LW_FN void crt_quotient(const CrtKey<M * T>& secret, const u32* halves, const St
     mont.stage(stage, x);
 }
 
-// x = x_q + q h, checked. A thirtieth of the work is done here.
+// x = x_q + q h, checked.
 template <int M, int T>
 LW_FN void crt_join(const CrtArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T, H = N / 2;
@@ -167,7 +168,9 @@ LW_FN void crt_join(const CrtArgs& args, u32 item, bool active, const Stage<T>& 
     if (mont.group.first_lane == 0) args.statuses[item] = (u8)valid;
 }
 
-LW_KERNEL(crt_halves_2048, CrtArgs, 1, 2 * args.count, 32, crt_halves<32, 1>)
-LW_KERNEL(crt_halves_3072, CrtArgs, 2, 2 * args.count, 48, crt_halves<24, 2>)
+LW_KERNEL(crt_halves_2048_t1, CrtArgs, 1, 2 * args.count, 32, crt_halves<32, 1>)
+LW_KERNEL(crt_halves_2048_t4, CrtArgs, 4, 2 * args.count, 32, crt_halves<8, 4>)
+LW_KERNEL(crt_halves_3072_t2, CrtArgs, 2, 2 * args.count, 48, crt_halves<24, 2>)
+LW_KERNEL(crt_halves_3072_t4, CrtArgs, 4, 2 * args.count, 48, crt_halves<12, 4>)
 LW_KERNEL(crt_join_2048, CrtArgs, 4, args.count, 64, crt_join<16, 4>)
 LW_KERNEL(crt_join_3072, CrtArgs, 4, args.count, 96, crt_join<24, 4>)

@@ -57,6 +57,15 @@ struct Group {
 #endif
     }
 
+    // Each lane's value to the lane whose place differs from its own in one bit, `distance`.
+    LW_FN void exchange(u32 (&out)[HELD], const u32 (&value)[HELD], int distance) const {
+#if LW_DEVICE
+        out[0] = T == 1 ? value[0] : __shfl_xor_sync(0xffffffffu, value[0], distance, T);
+#else
+        for (int h = 0; h < HELD; h++) out[h] = value[h ^ distance];
+#endif
+    }
+
     // One bit of each lane, lane 0's lowest, to all of them.
     LW_FN u32 gather(const u32 (&bit)[HELD]) const {
 #if LW_DEVICE
@@ -96,6 +105,14 @@ struct Stage {
         Stage part = *this;
         part.words += first * INSTANCES;
         return part;
+    }
+    // One for this thread alone, with a T-th of the words.
+    LW_FN Stage<1> of_thread() const {
+#if LW_DEVICE
+        return Stage<1>(words - threadIdx.x / T);
+#else
+        return Stage<1>(words);
+#endif
     }
     LW_FN u32 get(int i) const { return words[i * INSTANCES]; }
     LW_FN void set(int i, u32 word) const { words[i * INSTANCES] = word; }

@@ -139,23 +139,32 @@ struct CrtArgs {
 };
 
 struct P256Args {
-    // 32 windows of 255 points, see p256.cu.
+    // Tables of multiples: of the base point 32 places of 255, of each key 13 of 16, see p256.cu.
     const u32* base_table;
-    // x and y, 64 bytes each.
-    const u8* keys;
+    const u32* tables;
     const u32* key_of;
     // r and s, 64 bytes each.
     const u8* signatures;
     const u8* digests;
-    // Of each thread of the launch 16 points of 24 limbs.
-    u32* multiples;
     u8* verdicts;
     u32 count;
     u32 unused;
 };
 
+// Tables of some points: of each place `multiples` points of 16 limbs, x and y in Montgomery form.
 struct P256TableArgs {
-    u32* base_table;
+    // x and y of points of the curve, 64 bytes each, most significant byte first.
+    const u8* points;
+    // Which of the tables is each point's.
+    const u32* numbers;
+    u32* tables;
+    // Places of all points.
+    u32 count;
+    // Of each table.
+    u32 places;
+    // Doublings from one place to the next.
+    u32 bits;
+    u32 multiples;
 };
 
 struct LimitArgs {
@@ -191,7 +200,7 @@ static_assert(sizeof(RaVerifyArgs) == 8 * 8 + 2 * 4, "no padding");
 static_assert(sizeof(RaSignArgs) == 10 * 8 + 2 * 4, "no padding");
 static_assert(sizeof(FdhArgs) == 5 * 8 + 2 * 4, "no padding");
 static_assert(sizeof(CrtArgs) == 8 * 8 + 2 * 4, "no padding");
-static_assert(sizeof(P256Args) == 7 * 8 + 2 * 4, "no padding");
-static_assert(sizeof(P256TableArgs) == 8, "no padding");
+static_assert(sizeof(P256Args) == 6 * 8 + 2 * 4, "no padding");
+static_assert(sizeof(P256TableArgs) == 3 * 8 + 4 * 4, "no padding");
 static_assert(sizeof(LimitArgs) == 2 * 8 + 2 * 4, "no padding");
 static_assert(sizeof(ProbeArgs) == 5 * 8 + 2 * 4, "no padding");

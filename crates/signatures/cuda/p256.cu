@@ -1,5 +1,8 @@
-// ECDSA on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4), verification only, one thread each: R = u1 G + u2 Q,
-// and the x of R is compared without dividing by Z^2.
+// ECDSA on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4), verification only: R = u1 G + u2 Q, and the x of R is
+// compared without dividing by Z^2.
+//
+// Multiples of G and of all Q are in tables that were made before, so that u1 G takes no doublings and u2 Q fifteen
+// (src/arith/five/comb.rs does the same). By latency four threads share the additions out, and add their sums up.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_point.cuh"
@@ -9,15 +12,13 @@ LW_CONSTANT u32 P256_N[8] = {0xfc632551, 0xf3b9cac2, 0xa7179e84, 0xbce6faad, 0xf
 LW_CONSTANT u32 P256_N_R2[8] = {0xbe79eea2, 0x83244c95, 0x49bd6fa6, 0x4699799c, 0x2b6bec59, 0x2845b239, 0xf3d95620, 0x66e12d94};
 LW_CONSTANT u32 P256_N_N0 = 0xee00bc4f;
 LW_CONSTANT u32 P256_N_LESS_2[8] = {0xfc63254f, 0xf3b9cac2, 0xa7179e84, 0xbce6faad, 0xffffffff, 0xffffffff, 0, 0xffffffff};
-LW_CONSTANT u32 P256_GX[8] = {0x18a9143c, 0x79e730d4, 0x5fedb601, 0x75ba95fc, 0x77622510, 0x79fb732b, 0xa53755c6, 0x18905f76};
-LW_CONSTANT u32 P256_GY[8] = {0xce95560a, 0xddf25357, 0xba19e45c, 0x8b4ab8e4, 0xdd21f325, 0xd2e88688, 0x25885d85, 0x8571ff18};
 
-// u2 is read in 52 digits of five bits from -16 to 15: with 16 added at each place it is one number of 260 bits,
-// whose digits are 16 too high.
-static const int Q_DIGITS = 52, Q_BITS = 5, Q_MULTIPLES = 16, Q_BIAS = 16;
+// u2 is read in 52 digits of five bits from -16 to 15: with 16 added at each digit it is one number of 260 bits,
+// whose digits are 16 too high. Digit 4 i + j is multiplied with 2^(20 i) Q, of which there are 16 multiples, and 2^(5 j).
+static const int Q_BITS = 5, Q_BIAS = 16, Q_WINDOWS = 4, Q_PLACES = 13, Q_MULTIPLES = 16;
 LW_CONSTANT u32 P256_BIAS[9] = {0x21084210, 0x08421084, 0x42108421, 0x10842108, 0x84210842, 0x21084210, 0x08421084, 0x42108421, 8};
-// u1 is read in 32 digits of eight bits; of each place all multiples of G but 0 are in a table, x and y of each.
-static const int G_DIGITS = 32, G_MULTIPLES = 255, AFFINE_WORDS = 16, POINT_WORDS = 24;
+// u1 is read in 32 digits of eight bits; of each place all multiples of G but 0 are in a table.
+static const int G_DIGITS = 32, G_MULTIPLES = 255, AFFINE_WORDS = 16;
 
 // The stage: the multiplier's digits, then powers 1 to 3 of what is inverted; afterwards u1 and, with its bias, u2.
 static const int P256_STAGE = 32, P256_U1 = 0, P256_U2 = 8;
@@ -26,7 +27,11 @@ typedef Mont<8, 1> Scalars;
 
 LW_FN void load_fp(Fp& out, const u32* from) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) out.limb[i] = ((const Quad*)from)[i / 4].word[i % 4];
+    for (int i = 0; i < 2; i++) {
+        Quad quad = ((const Quad*)from)[i];
+#pragma unroll
+        for (int j = 0; j < 4; j++) out.limb[4 * i + j] = quad.word[j];
+    }
 }
 
 LW_FN void store_fp(u32* to, const Fp& number) {
@@ -37,18 +42,6 @@ LW_FN void store_fp(u32* to, const Fp& number) {
         for (int j = 0; j < 4; j++) quad.word[j] = number.limb[4 * i + j];
         ((Quad*)to)[i] = quad;
     }
-}
-
-LW_FN void load_point(Point& out, const u32* from) {
-    load_fp(out.x, from);
-    load_fp(out.y, from + 8);
-    load_fp(out.z, from + 16);
-}
-
-LW_FN void store_point(u32* to, const Point& point) {
-    store_fp(to, point.x);
-    store_fp(to + 8, point.y);
-    store_fp(to + 16, point.z);
 }
 
 // The Montgomery form of 1/s modulo the order, by Fermat: s^(order - 2), two bits at a time.
@@ -104,46 +97,74 @@ LW_FN int q_digit(const Stage<1>& stage, int index) {
 
 LW_FN u32 g_digit(const Stage<1>& stage, int index) { return stage.get(P256_U1 + index / 4) >> (8 * (index % 4)) & 0xff; }
 
-// point = u1 G + u2 Q for the scalars in the stage and the Q that is the first of `multiples`, with z = 1.
+// What lane `lane` of T adds up of u1 G + u2 Q, for the scalars in the stage.
 //
-// One loop through three parts, so that each formula is compiled once: 2 Q to 16 Q, each the one before and Q; from
-// the highest digit of u2 down, five doublings between additions; the digits of u1. An addition that finds the same
-// point twice has the doubling do it: that happens at 2 Q, and else only where somebody looks for it.
-LW_FN void multiply_points(Point& point, u32* multiples, const u32* base_table, const Stage<1>& stage) {
-    const int PERIOD = Q_BITS + 1, BUILDING = Q_MULTIPLES - 1, FALLING = BUILDING + PERIOD * Q_DIGITS - Q_BITS, ALL = FALLING + G_DIGITS;
-    load_point(point, multiples);
+// Of the windows j of u2 it has Q_WINDOWS / T neighbouring ones, from the highest down, and doubles what it has to
+// where the next one lies, at last to where window 0 does; then its digits of u1. One loop, so that each formula is
+// compiled once. An addition that finds the same point twice has the doubling do it: that happens only where somebody
+// looks for it.
+template <int T>
+LW_FN void add_multiples(Point& point, int lane, const u32* table, const u32* base_table, const Stage<1>& stage) {
+    const int WINDOWS = Q_WINDOWS / T, DOUBLINGS = T == 1 ? Q_BITS : Q_BITS * (Q_WINDOWS - WINDOWS);
+    const int PERIOD = Q_PLACES + DOUBLINGS, OF_BASE = G_DIGITS / T;
+    point_set_infinity(point);
 #pragma unroll 1
-    for (int step = 0; step < ALL; step++) {
+    for (int step = 0; step < WINDOWS * PERIOD + OF_BASE; step++) {
         const u32* affine = 0;
-        u32 twice = 0;
-        if (step < BUILDING) {
-            affine = multiples;
-        } else if (step < FALLING) {
-            // The doublings before the first digit are left out.
-            int place = step - BUILDING + Q_BITS;
-            int digit = q_digit(stage, Q_DIGITS - 1 - place / PERIOD);
-            if (place % PERIOD < Q_BITS) {
-                twice = 1;
-            } else if (digit != 0) {
-                Point multiple;
-                load_point(multiple, multiples + ((digit < 0 ? -digit : digit) - 1) * POINT_WORDS);
-                if (digit < 0) fp_negate(multiple.y);
-                twice = point_add(point, multiple);
-            }
-        } else {
-            int index = step - FALLING;
+        u32 twice = 0, negative = 0;
+        int round = step / PERIOD, place = step % PERIOD;
+        if (round >= WINDOWS) {
+            int index = lane * OF_BASE + step - WINDOWS * PERIOD;
             u32 digit = g_digit(stage, index);
             if (digit != 0) affine = base_table + (index * G_MULTIPLES + digit - 1) * AFFINE_WORDS;
+        } else if (place < Q_PLACES) {
+            int window = (lane + 1) * WINDOWS - 1 - round;
+            int digit = q_digit(stage, Q_WINDOWS * place + window);
+            negative = digit < 0;
+            if (digit != 0) affine = table + (place * Q_MULTIPLES + (digit < 0 ? -digit : digit) - 1) * AFFINE_WORDS;
+        } else {
+            twice = place - Q_PLACES < (round + 1 < WINDOWS ? Q_BITS : Q_BITS * lane * WINDOWS);
         }
         if (affine) {
             Fp x, y;
             load_fp(x, affine);
             load_fp(y, affine + 8);
+            if (negative) fp_negate(y);
             twice = point_add_affine(point, x, y);
         }
         if (twice) point_double(point);
-        if (step < BUILDING) store_point(multiples + (step + 1) * POINT_WORDS, point);
-        if (step == BUILDING - 1) point_set_infinity(point);
+    }
+}
+
+template <int T>
+LW_FN void exchange_fp(const Group<T>& group, Point (&out)[Group<T>::HELD], const Point (&points)[Group<T>::HELD],
+                       Fp Point::*coordinate, int distance) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        u32 word[Group<T>::HELD], theirs[Group<T>::HELD];
+#pragma unroll
+        for (int h = 0; h < Group<T>::HELD; h++) word[h] = (points[h].*coordinate).limb[i];
+        group.exchange(theirs, word, distance);
+#pragma unroll
+        for (int h = 0; h < Group<T>::HELD; h++) (out[h].*coordinate).limb[i] = theirs[h];
+    }
+}
+
+// Makes each lane's point the sum of all.
+template <int T>
+LW_FN void sum_points(const Group<T>& group, Point (&points)[Group<T>::HELD]) {
+#pragma unroll 1
+    for (int distance = 1; distance < T; distance *= 2) {
+        Point others[Group<T>::HELD];
+        group.sync();
+        exchange_fp(group, others, points, &Point::x, distance);
+        exchange_fp(group, others, points, &Point::y, distance);
+        exchange_fp(group, others, points, &Point::z, distance);
+#pragma unroll
+        for (int h = 0; h < Group<T>::HELD; h++) {
+            if (fp_is_zero(others[h].z)) continue;
+            if (point_add(points[h], others[h])) point_double(points[h]);
+        }
     }
 }
 
@@ -171,10 +192,12 @@ LW_FN u32 x_is(const Point& point, const u32 (&r)[8]) {
     return found & (1 ^ fp_is_zero(point.z));
 }
 
-LW_FN void p256_verify(const P256Args& args, u32 item, bool active, const Stage<1>& stage) {
-    const u8* key = args.keys + (u64)args.key_of[item] * 64;
+template <int T>
+LW_FN void p256_verify(const P256Args& args, u32 item, bool active, const Stage<T>& shared) {
+    const u32* table = args.tables + (u64)args.key_of[item] * (Q_PLACES * Q_MULTIPLES * AFFINE_WORDS);
     const u8* signature = args.signatures + (u64)item * 64;
-    u32* multiples = args.multiples + ((u64)block_index() * LW_THREADS + thread_index()) * (Q_MULTIPLES * POINT_WORDS);
+    Stage<1> stage = shared.of_thread();
+    Group<T> group;
     u32 r[8], s[8], digest[8];
     load_256(r, signature);
     load_256(s, signature + 32);
@@ -182,22 +205,18 @@ LW_FN void p256_verify(const P256Args& args, u32 item, bool active, const Stage<
     u32 valid = (1 ^ is_zero_256(r)) & (1 ^ is_zero_256(s)) & less_256(r, P256_N) & less_256(s, P256_N);
     stage_scalars(r, s, digest, stage);
 
-    Point point;
-    Fp r2;
-    fp_set(r2, P256_R2);
-    load_256(point.x.limb, key);
-    load_256(point.y.limb, key + 32);
-    valid &= less_256(point.x.limb, P256_P) & less_256(point.y.limb, P256_P);
-    fp_mul(point.x, point.x, r2);
-    fp_mul(point.y, point.y, r2);
-    valid &= point_is_on_curve(point.x, point.y);
-    point_set_affine(point, point.x, point.y);
-    store_point(multiples, point);
-
-    multiply_points(point, multiples, args.base_table, stage);
+    Fp x, y;
+    load_fp(x, table);
+    load_fp(y, table + 8);
+    // No point of the curve is (0, 0): there no key was put.
+    valid &= 1 ^ (fp_is_zero(x) & fp_is_zero(y));
+    Point points[Group<T>::HELD];
+#pragma unroll
+    for (int h = 0; h < Group<T>::HELD; h++) add_multiples<T>(points[h], group.lane(h), table, args.base_table, stage);
+    sum_points(group, points);
     load_256(r, signature);
-    valid &= x_is(point, r);
-    if (active) args.verdicts[item] = (u8)valid;
+    valid &= x_is(points[0], r);
+    if (active && group.first_lane == 0) args.verdicts[item] = (u8)valid;
 }
 
 // out = 1/a modulo p by Fermat, a^(p - 2).
@@ -211,16 +230,22 @@ LW_FN void fp_invert(Fp& out, const Fp& a) {
     }
 }
 
-// One place of the table of G: 2^(8 place) times 1 to 255.
-LW_FN void p256_table(const P256TableArgs& args, u32 place, bool active, const Stage<1>&) {
+// One place of a point's table: 2^(bits place) times 1 to as many as there are. The point is on the curve.
+LW_FN void p256_table(const P256TableArgs& args, u32 item, bool active, const Stage<1>&) {
+    u32 which = item / args.places, place = item % args.places;
+    const u8* from = args.points + (u64)which * 64;
+    u32* rows = args.tables + ((u64)args.numbers[which] * args.places + place) * args.multiples * AFFINE_WORDS;
     Point point;
     Fp x, y, t;
-    fp_set(x, P256_GX);
-    fp_set(y, P256_GY);
+    load_256(x.limb, from);
+    load_256(y.limb, from + 32);
+    fp_set(t, P256_R2);
+    fp_mul(x, x, t);
+    fp_mul(y, y, t);
     point_set_affine(point, x, y);
-    int doublings = 8 * (int)place;
+    int doublings = (int)(args.bits * place);
 #pragma unroll 1
-    for (int multiple = 1 - doublings; multiple <= G_MULTIPLES; multiple++) {
+    for (int multiple = 1 - doublings; multiple <= (int)args.multiples; multiple++) {
         // Below 1 the point is on its way to the place; there it becomes what is added each time.
         u32 twice = multiple < 1;
         if (multiple >= 1) {
@@ -230,7 +255,7 @@ LW_FN void p256_table(const P256TableArgs& args, u32 place, bool active, const S
             fp_mul(point.x, point.x, t);
             fp_mul(point.y, point.y, t);
             point_set_affine(point, point.x, point.y);
-            u32* row = args.base_table + (place * G_MULTIPLES + multiple - 1) * AFFINE_WORDS;
+            u32* row = rows + (multiple - 1) * AFFINE_WORDS;
             if (active) store_fp(row, point.x);
             if (active) store_fp(row + 8, point.y);
             if (multiple == 1) x = point.x, y = point.y;
@@ -240,5 +265,6 @@ LW_FN void p256_table(const P256TableArgs& args, u32 place, bool active, const S
     }
 }
 
-LW_KERNEL(p256_verify_t1, P256Args, 1, args.count, P256_STAGE, p256_verify)
-LW_KERNEL(p256_base_table, P256TableArgs, 1, G_DIGITS, 1, p256_table)
+LW_KERNEL(p256_verify_t1, P256Args, 1, args.count, P256_STAGE, p256_verify<1>)
+LW_KERNEL(p256_verify_t4, P256Args, 4, args.count, 4 * P256_STAGE, p256_verify<4>)
+LW_KERNEL(p256_tables, P256TableArgs, 1, args.count, 1, p256_table)

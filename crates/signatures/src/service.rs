@@ -393,7 +393,11 @@ mod tests {
         assert_eq!(of(LaneKind::Accelerator), both);
         assert_eq!(
             of(LaneKind::Cpu),
-            [both.as_slice(), &[Class::RA_VERIFY_UNPLACED]].concat()
+            [
+                both.as_slice(),
+                &[Class::RA_VERIFY_UNPLACED, Class::P256_VERIFY_UNPLACED]
+            ]
+            .concat()
         );
     }
 }

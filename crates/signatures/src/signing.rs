@@ -511,6 +511,7 @@ mod tests {
         let memory = KeyMemory {
             table_bytes: 1 << 20,
             rsa_keys: 1,
+            p256_keys: 1,
         };
         Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory)))
     }

@@ -160,6 +160,7 @@ fn gpu(calls: u64) -> Graphics {
     let memory = KeyMemory {
         table_bytes: 1 << 20,
         rsa_keys: 1,
+        p256_keys: 1,
     };
     let nobody = Arc::new(Places::new([], memory));
     Graphics::opened_by(Box::new(open), nobody).unwrap()

@@ -37,7 +37,7 @@ impl Default for Options {
 pub enum Goal {
     /// Few threads an item: most items a second, if there are thousands.
     Throughput,
-    /// Eight threads an item: a small batch is done several times sooner.
+    /// Four or eight threads an item: a small batch is done several times sooner.
     Latency,
     /// Latency for a batch that the device then does all at once, else throughput.
     Best,
@@ -47,8 +47,7 @@ pub enum Goal {
 pub struct Gpu {
     pub(super) target: Arc<dyn Target>,
     pub(super) slots: Vec<Slot>,
-    pub(super) p256_table: Option<DeviceMemory>,
-    pub(super) p256_points: Option<DeviceMemory>,
+    pub(super) p256_base_table: Option<DeviceMemory>,
     lost: Option<GpuLost>,
 }
 
@@ -111,8 +110,7 @@ impl Gpu {
         Ok(Self {
             target,
             slots,
-            p256_table: None,
-            p256_points: None,
+            p256_base_table: None,
             lost: None,
         })
     }

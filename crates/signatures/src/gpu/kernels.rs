@@ -127,19 +127,26 @@ kernels! {
     RA_SIGN_3072_T4: RaSignArgs = Ra ra_sign_3072_t4 linewarden_host_ra_sign_3072_t4, 4, 128 0 13312;
     /// Online signing of Rapid Authentication, 3,072 bits, by latency.
     RA_SIGN_3072_T8: RaSignArgs = Ra ra_sign_3072_t8 linewarden_host_ra_sign_3072_t8, 8, 80 0 7168;
-    /// Exponentiation modulo the primes of a key of 2,048 bits; two items an input.
-    CRT_HALVES_2048: CrtArgs = Crt crt_halves_2048 linewarden_host_crt_halves_2048, 1, 168 0 17408;
-    /// Exponentiation modulo the primes of a key of 3,072 bits; two items an input. What it keeps in memory is read
-    /// once a window.
-    CRT_HALVES_3072: CrtArgs = Crt crt_halves_3072 linewarden_host_crt_halves_3072, 2, 128 16 13312;
+    /// Exponentiation modulo the primes of a key of 2,048 bits by throughput; two items an input.
+    CRT_HALVES_2048_T1: CrtArgs = Crt crt_halves_2048_t1 linewarden_host_crt_halves_2048_t1, 1, 168 0 17408;
+    /// Exponentiation modulo the primes of a key of 2,048 bits by latency; two items an input.
+    CRT_HALVES_2048_T4: CrtArgs = Crt crt_halves_2048_t4 linewarden_host_crt_halves_2048_t4, 4, 64 0 5120;
+    /// Exponentiation modulo the primes of a key of 3,072 bits by throughput; two items an input. What it keeps in
+    /// memory is read once a window.
+    CRT_HALVES_3072_T2: CrtArgs = Crt crt_halves_3072_t2 linewarden_host_crt_halves_3072_t2, 2, 128 16 13312;
+    /// Exponentiation modulo the primes of a key of 3,072 bits by latency; two items an input.
+    CRT_HALVES_3072_T4: CrtArgs = Crt crt_halves_3072_t4 linewarden_host_crt_halves_3072_t4, 4, 80 0 7168;
     /// Joining and checking of halves, 2,048 bits. What it keeps in memory on 8.0 is read twice in all.
     CRT_JOIN_2048: CrtArgs = Crt crt_join_2048 linewarden_host_crt_join_2048, 4, 104 8 9216;
     /// Joining and checking of halves, 3,072 bits.
     CRT_JOIN_3072: CrtArgs = Crt crt_join_3072 linewarden_host_crt_join_3072, 4, 144 0 13312;
-    /// ECDSA verification on P-256.
-    P256_VERIFY: P256Args = P256 p256_verify_t1 linewarden_host_p256_verify_t1, 1, 168 0 17408;
-    /// The table of P-256's base point, made once.
-    P256_BASE_TABLE: P256TableArgs = P256 p256_base_table linewarden_host_p256_base_table, 1, 128 0 1024;
+    /// ECDSA verification on P-256 by throughput. What it keeps in memory, to let five blocks onto a multiprocessor, is
+    /// read once an addition.
+    P256_VERIFY_T1: P256Args = P256 p256_verify_t1 linewarden_host_p256_verify_t1, 1, 128 104 17408;
+    /// ECDSA verification on P-256 by latency.
+    P256_VERIFY_T4: P256Args = P256 p256_verify_t4 linewarden_host_p256_verify_t4, 4, 168 0 17408;
+    /// Tables of multiples of P-256's points; an item is a place of one.
+    P256_TABLES: P256TableArgs = P256 p256_tables linewarden_host_p256_tables, 1, 128 0 1024;
     /// The benchmark of the multiplier.
     IMAD_LIMIT: LimitArgs = Limit imad_limit linewarden_host_imad_limit, 1, 80 0 1024;
 }

@@ -33,7 +33,7 @@ impl Size {
         }
     }
 
-    /// By throughput and by latency.
+    /// By throughput and by latency, as all pairs here.
     pub(super) const fn pss(self) -> (Kernel<PssArgs>, Kernel<PssArgs>) {
         match self {
             Self::Bits2048 => (kernels::PSS_2048_T2, kernels::PSS_2048_T8),
@@ -62,11 +62,17 @@ impl Size {
         }
     }
 
-    /// Halves and join.
-    pub(super) const fn crt(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>) {
+    pub(super) const fn crt_halves(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>) {
         match self {
-            Self::Bits2048 => (kernels::CRT_HALVES_2048, kernels::CRT_JOIN_2048),
-            Self::Bits3072 => (kernels::CRT_HALVES_3072, kernels::CRT_JOIN_3072),
+            Self::Bits2048 => (kernels::CRT_HALVES_2048_T1, kernels::CRT_HALVES_2048_T4),
+            Self::Bits3072 => (kernels::CRT_HALVES_3072_T2, kernels::CRT_HALVES_3072_T4),
+        }
+    }
+
+    pub(super) const fn crt_join(self) -> Kernel<CrtArgs> {
+        match self {
+            Self::Bits2048 => kernels::CRT_JOIN_2048,
+            Self::Bits3072 => kernels::CRT_JOIN_3072,
         }
     }
 

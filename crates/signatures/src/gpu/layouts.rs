@@ -29,12 +29,14 @@ pub const MESSAGE_BYTES_MAX: usize = 128;
 pub const SEED_BYTES: usize = 32;
 /// Powers that the private operation keeps of each half.
 pub const CRT_POWERS: usize = 16;
-/// Words that the verification of P-256 keeps for each thread: 16 points.
-pub const P256_MULTIPLE_WORDS: usize = 16 * 24;
-/// Places of the table of P-256's base point, one for each byte of a scalar.
-pub const P256_TABLE_PLACES: usize = 32;
-/// Words of that table: of each place 255 points.
-pub const P256_TABLE_WORDS: usize = P256_TABLE_PLACES * 255 * 16;
+/// Places of the table of P-256's base point, one for each byte of a scalar; doublings between them; multiples of each.
+pub const P256_BASE_TABLE: [u32; 3] = [32, 8, 255];
+/// The same of a key's table.
+pub const P256_KEY_TABLE: [u32; 3] = [13, 20, 16];
+/// Bytes of such a table: two numbers a multiple.
+pub const fn p256_table_bytes([places, _, multiples]: [u32; 3]) -> usize {
+    places as usize * multiples as usize * 64
+}
 
 /// A public RSA key with e = 65537; N limbs.
 #[repr(C)]
@@ -129,14 +131,15 @@ arguments! {
         secrets: u64, keys: u64, key_of: u64, inputs: u64, powers: u64, halves: u64, out: u64, statuses: u64,
         count: u32, montgomery: u32,
     }
-    /// Of the kernel `p256_verify_t1`.
+    /// Of the kernels `p256_verify_*`.
     P256Args {
-        base_table: u64, keys: u64, key_of: u64, signatures: u64, digests: u64, multiples: u64, verdicts: u64,
+        base_table: u64, tables: u64, key_of: u64, signatures: u64, digests: u64, verdicts: u64,
         count: u32, unused: u32,
     }
-    /// Of the kernel `p256_base_table`.
+    /// Of the kernel `p256_tables`.
     P256TableArgs {
-        base_table: u64,
+        points: u64, numbers: u64, tables: u64,
+        count: u32, places: u32, bits: u32, multiples: u32,
     }
     /// Of the kernel `imad_limit`.
     LimitArgs {

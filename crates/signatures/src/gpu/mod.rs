@@ -56,7 +56,8 @@ pub use engine::{Goal, Gpu, Options};
 pub use error::{BatchError, GpuLost, NoGpu};
 pub use keys::{RsaKeys, RsaSecrets};
 pub use nvrtc::{DIRECTORY_VARIABLE, Nvrtc};
-pub use p256::P256Batch;
+pub(crate) use p256::P256_KEY_BYTES;
+pub use p256::{P256Batch, P256Keys};
 pub use private::Numbers;
 #[cfg(feature = "host-kernels")]
 pub use probe::{ProbeOperands, ProbeOperation};

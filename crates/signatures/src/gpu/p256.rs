@@ -1,18 +1,39 @@
 //! ECDSA verification on P-256.
 
-use super::engine::{Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
+use std::collections::HashSet;
+
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::{BatchError, GpuLost};
 use super::kernels;
-use super::layouts::{P256_MULTIPLE_WORDS, P256_TABLE_PLACES, P256_TABLE_WORDS, P256Args, P256TableArgs};
+use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256TableArgs, p256_table_bytes};
 use super::slot::{Field, Job, run};
-use super::target::{launch, threads_of};
+use super::target::{DeviceMemory, launch};
+use crate::arith::p256::{BASE_POINT, PublicPoint};
+
+/// Bytes that a public key takes on a device: multiples of its point.
+pub(crate) const P256_KEY_BYTES: usize = p256_table_bytes(P256_KEY_TABLE);
+
+/// Public keys of P-256 with multiples of their points, each with a number that batches name it by. A number that no
+/// key was put at verifies nothing.
+pub struct P256Keys {
+    memory: DeviceMemory,
+    capacity: usize,
+}
+
+impl std::fmt::Debug for P256Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("P256Keys")
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
 
 /// Signatures by ECDSA on P-256 with digests of 32 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct P256Batch<'a> {
-    /// Public points, x and y, most significant byte first.
-    pub keys: &'a [[u8; 64]],
-    /// The place of each item's key among them.
+    /// The signers' keys.
+    pub keys: &'a P256Keys,
+    /// The number of each item's key.
     pub key_of: &'a [u32],
     /// The hash of each message.
     pub digests: &'a [[u8; 32]],
@@ -21,11 +42,57 @@ pub struct P256Batch<'a> {
 }
 
 impl Gpu {
-    /// Whether each signature is one of its key and message. Keys that are no points of the curve verify nothing.
+    /// Room for public keys on the device, 13 KiB each.
+    ///
+    /// # Errors
+    /// The device is lost or has no such memory.
+    pub fn p256_keys(&mut self, capacity: usize) -> Result<P256Keys, BatchError> {
+        self.guard(|gpu| {
+            Ok(P256Keys {
+                memory: gpu.allocate(P256_KEY_BYTES * capacity)?,
+                capacity,
+            })
+        })
+    }
+
+    /// Puts keys, x and y, most significant byte first, at numbers, over those that were there. It takes some milliseconds,
+    /// however many there are.
+    ///
+    /// # Errors
+    /// What is no point of the curve, or a number that does not fit or comes twice: then none is put. Or the device is lost.
+    pub fn put_p256_keys(
+        &mut self,
+        keys: &mut P256Keys,
+        points: &[(usize, &[u8; 64])],
+    ) -> Result<(), BatchError> {
+        let mut numbers = Vec::with_capacity(points.len());
+        for (number, point) in points {
+            if *number >= keys.capacity {
+                return Err(BatchError::Malformed("there is no room for a key of this number"));
+            }
+            let is_point = match point.as_chunks() {
+                ([x, y], []) => PublicPoint::from_affine(x, y).is_ok(),
+                _ => false,
+            };
+            if !is_point {
+                return Err(BatchError::Malformed("a key is no point of P-256"));
+            }
+            numbers.push(*number as u32);
+        }
+        let distinct: HashSet<&u32> = numbers.iter().collect();
+        if distinct.len() < numbers.len() {
+            return Err(BatchError::Malformed("two keys have one number"));
+        }
+        self.check_owner(&keys.memory)?;
+        let points: Vec<[u8; 64]> = points.iter().map(|(_, point)| **point).collect();
+        self.guard(|gpu| Ok(gpu.make_p256_tables(P256_KEY_TABLE, &points, &numbers, &keys.memory)?))
+    }
+
+    /// Whether each signature is one of its key and message.
     ///
     /// # Errors
     /// A malformed batch, or the device is lost.
-    pub fn verify_p256(&mut self, batch: &P256Batch) -> Result<Vec<bool>, BatchError> {
+    pub fn verify_p256(&mut self, batch: &P256Batch, goal: Goal) -> Result<Vec<bool>, BatchError> {
         let P256Batch {
             keys,
             key_of,
@@ -35,13 +102,13 @@ impl Gpu {
         let count = key_of.len();
         check_length(digests.len(), count, 1)?;
         check_length(signatures.len(), count, 1)?;
-        check_keys(key_of, keys.len())?;
+        check_keys(key_of, keys.capacity)?;
+        self.check_owner(&keys.memory)?;
         self.guard(|gpu| {
             let base_table = gpu.p256_base_table()?;
-            let points = gpu.p256_points(keys)?;
-            let kernel = kernels::P256_VERIFY;
-            let slice = gpu.items_at_once(kernel.info)?.min(count);
-            let order = order_by_key(key_of, keys.len());
+            let (throughput, latency) = (kernels::P256_VERIFY_T1, kernels::P256_VERIFY_T4);
+            let (kernel, slice) = gpu.choose(goal, count, throughput, latency)?;
+            let order = order_by_key(key_of, keys.capacity);
             let job = Job {
                 count,
                 slice,
@@ -52,7 +119,7 @@ impl Gpu {
                     Field::new(bytes_of(digests), 32),
                 ],
                 outputs: [1],
-                scratch_bytes: threads_of(kernel.info, slice) * P256_MULTIPLE_WORDS * 4,
+                scratch_bytes: 0,
                 secret: false,
             };
             let [results] = run(&mut gpu.slots, &job, |slice| {
@@ -60,54 +127,60 @@ impl Gpu {
                 let [verdicts] = slice.outputs;
                 let arguments = P256Args {
                     base_table,
-                    keys: points,
+                    tables: keys.memory.address(),
                     key_of,
                     signatures,
                     digests,
-                    multiples: slice.scratch,
                     verdicts,
                     count: slice.count as u32,
                     unused: 0,
                 };
-                // SAFETY: the slice's arrays have `count` entries each and its scratch memory room for every thread;
-                // keys' places were checked, and this device keeps points and table.
+                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked against the keys,
+                // which outlive the call, and this device keeps the base point's table.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
             Ok(verdicts(&results))
         })
     }
 
-    /// The keys of a batch on the device, in memory that is kept for the next.
-    fn p256_points(&mut self, keys: &[[u8; 64]]) -> Result<u64, GpuLost> {
-        let bytes = bytes_of(keys);
-        let points = match self.p256_points.take() {
-            Some(points) if points.bytes() >= bytes.len() => points,
-            _ => self.allocate(bytes.len().next_power_of_two())?,
-        };
-        self.write(&points, 0, bytes)?;
-        Ok(self.p256_points.insert(points).address())
-    }
-
     /// The table of the base point, made on the device the first time.
     fn p256_base_table(&mut self) -> Result<u64, GpuLost> {
-        if let Some(table) = &self.p256_table {
+        if let Some(table) = &self.p256_base_table {
             return Ok(table.address());
         }
-        let table = self.allocate(P256_TABLE_WORDS * 4)?;
+        let table = self.allocate(p256_table_bytes(P256_BASE_TABLE))?;
+        self.make_p256_tables(P256_BASE_TABLE, &[BASE_POINT], &[0], &table)?;
+        Ok(self.p256_base_table.insert(table).address())
+    }
+
+    /// Makes the tables of points, and waits. The caller has checked the points, and that there is room at their numbers.
+    fn make_p256_tables(
+        &mut self,
+        [places, bits, multiples]: [u32; 3],
+        points: &[[u8; 64]],
+        numbers: &[u32],
+        tables: &DeviceMemory,
+    ) -> Result<(), GpuLost> {
+        if points.is_empty() {
+            return Ok(());
+        }
+        let points_memory = self.allocate(size_of_val(points))?;
+        self.write(&points_memory, 0, points.as_flattened())?;
+        let numbers_memory = self.allocate(size_of_val(numbers))?;
+        self.write(&numbers_memory, 0, bytes_of(numbers))?;
+        let items = points.len() * places as usize;
         let arguments = P256TableArgs {
-            base_table: table.address(),
+            points: points_memory.address(),
+            numbers: numbers_memory.address(),
+            tables: tables.address(),
+            count: items as u32,
+            places,
+            bits,
+            multiples,
         };
-        // SAFETY: the table has room for all places, and the stream is synchronised before it can go.
-        let begun = unsafe {
-            launch(
-                &*self.target,
-                0,
-                kernels::P256_BASE_TABLE,
-                P256_TABLE_PLACES,
-                &arguments,
-            )
-        };
-        begun.and(self.target.synchronize(0))?;
-        Ok(self.p256_table.insert(table).address())
+        // SAFETY: the caller vouches for the tables' room and has a number for each point; the stream is synchronised
+        // before any of the memory can go.
+        let begun = unsafe { launch(&*self.target, 0, kernels::P256_TABLES, items, &arguments) };
+        begun.and(self.target.synchronize(0))
     }
 }

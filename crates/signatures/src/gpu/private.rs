@@ -3,13 +3,15 @@
 use zeroize::Zeroizing;
 
 use super::constants::reverse_rows;
-use super::engine::{Gpu, bytes_of, check_keys, check_length};
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length};
 use super::error::{BatchError, GpuLost};
 use super::hash::Messages;
+use super::kernels::{Kernel, KernelInfo};
 use super::keys::RsaSecrets;
 use super::layouts::{CRT_POWERS, CrtArgs, FdhArgs};
 use super::slot::{Field, Job, Slice, run};
 use super::target::{launch, threads_of};
+use crate::arith::rsa::Size;
 
 /// Numbers to be raised to the private exponents of keys.
 #[derive(Clone, Copy)]
@@ -55,7 +57,11 @@ impl Gpu {
     ///
     /// # Errors
     /// A malformed batch, or the device is lost.
-    pub fn private(&mut self, batch: &Numbers) -> Result<(Zeroizing<Vec<u8>>, Vec<bool>), BatchError> {
+    pub fn private(
+        &mut self,
+        batch: &Numbers,
+        goal: Goal,
+    ) -> Result<(Zeroizing<Vec<u8>>, Vec<bool>), BatchError> {
         let row_bytes = batch.secrets.public.size.bytes();
         check_length(batch.numbers.len(), batch.key_of.len(), row_bytes)?;
         check_keys(batch.key_of, batch.secrets.public.capacity)?;
@@ -68,6 +74,7 @@ impl Gpu {
                 batch.key_of,
                 &Source::Rows(&rows),
                 Destination::Host,
+                goal,
             )?)
         })?;
         reverse_rows(&mut raised.rows, row_bytes);
@@ -82,12 +89,15 @@ impl Gpu {
         key_of: &[u32],
         source: &Source,
         destination: Destination,
+        goal: Goal,
     ) -> Result<Raised, GpuLost> {
         let size = secrets.public.size;
         let row_bytes = size.bytes();
-        let (halves, _) = size.crt();
         let count = key_of.len();
-        let slice = (self.items_at_once(halves.info)? / 2).clamp(1, count.max(1));
+        let (throughput, latency) = size.crt_halves();
+        // An item of these kernels is half an input.
+        let (halves, at_once) = self.choose(goal, 2 * count, throughput, latency)?;
+        let slice = (at_once / 2).clamp(1, count.max(1));
         let [data, lengths] = match source {
             Source::Rows(rows) => [Field::new(rows, row_bytes), Field::new(&[], 0)],
             Source::Hashes(messages) => messages.fields(),
@@ -105,12 +115,12 @@ impl Gpu {
                 },
                 1,
             ],
-            scratch_bytes: Scratch::of(secrets, slice).bytes,
+            scratch_bytes: Scratch::of(size, halves.info, slice).bytes,
             secret: true,
         };
         let hashed = matches!(source, Source::Hashes(_));
         let [rows, statuses] = run(&mut self.slots, &job, |slice| {
-            begin(secrets, slice, hashed, destination)
+            begin(secrets, halves, slice, hashed, destination)
         })?;
         Ok(Raised {
             rows: Zeroizing::new(rows),
@@ -127,17 +137,15 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn of(secrets: &RsaSecrets, count: usize) -> Self {
-        let size = secrets.public.size;
-        let (kernel, _) = size.crt();
+    fn of(size: Size, kernel: &KernelInfo, count: usize) -> Self {
         // A thread's part of half a number.
-        let thread_bytes = size.bytes() / 2 / kernel.info.threads_per_item as usize;
+        let thread_bytes = size.bytes() / 2 / kernel.threads_per_item as usize;
         let halves = count * size.bytes();
         let powers = 2 * halves;
         Self {
             halves,
             powers,
-            bytes: powers + threads_of(kernel.info, 2 * count) * CRT_POWERS * thread_bytes,
+            bytes: powers + threads_of(kernel, 2 * count) * CRT_POWERS * thread_bytes,
         }
     }
 }
@@ -145,12 +153,13 @@ impl Scratch {
 /// Begins the two or three kernels of a slice.
 fn begin(
     secrets: &RsaSecrets,
+    halves: Kernel<CrtArgs>,
     slice: &Slice<3, 2>,
     hashed: bool,
     destination: Destination,
 ) -> Result<(), GpuLost> {
     let public = &secrets.public;
-    let scratch = Scratch::of(secrets, slice.count);
+    let scratch = Scratch::of(public.size, halves.info, slice.count);
     let [key_of, data, lengths] = slice.inputs;
     let [host_rows, statuses] = slice.outputs;
     let count = slice.count as u32;
@@ -195,7 +204,7 @@ fn begin(
         count,
         montgomery: u32::from(montgomery),
     };
-    let (halves, join) = public.size.crt();
+    let join = public.size.crt_join();
     // SAFETY: as above; `Scratch` has measured halves and powers, the latter for every thread of the launch; rows at
     // the destination are the caller's to vouch for.
     unsafe {

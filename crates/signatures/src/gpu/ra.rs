@@ -340,7 +340,13 @@ impl Gpu {
                     montgomery: true,
                 };
                 let key_of = vec![0; messages.len()];
-                let raised = gpu.raise(secrets, &key_of, &Source::Hashes(&messages), destination)?;
+                let raised = gpu.raise(
+                    secrets,
+                    &key_of,
+                    &Source::Hashes(&messages),
+                    destination,
+                    Goal::Best,
+                )?;
                 check_statuses(&raised.statuses)?;
             }
             Ok(())
@@ -418,6 +424,7 @@ impl Gpu {
             &key_of,
             &Source::Hashes(&messages),
             destination,
+            Goal::Best,
         )?;
         let filled: Vec<u32> = raised.statuses.iter().map(|status| u32::from(*status)).collect();
         self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::constants::{RsaSecret, reverse_rows};
-use super::engine::Gpu;
+use super::engine::{Goal, Gpu};
 use super::error::BatchError;
 use super::hash::Messages;
 use super::keys::RsaSecrets;
@@ -149,7 +149,7 @@ impl Gpu {
         self.guard(|gpu| {
             let key_of = vec![0; messages.len()];
             let source = Source::Hashes(&messages);
-            let mut raised = gpu.raise(&key.secrets, &key_of, &source, Destination::Host)?;
+            let mut raised = gpu.raise(&key.secrets, &key_of, &source, Destination::Host, Goal::Best)?;
             check_statuses(&raised.statuses)?;
             reverse_rows(&mut raised.rows, key.secrets.public.size.bytes());
             Ok(raised.rows)

@@ -53,11 +53,13 @@ classes! {
     RSA3072_VERIFY_UNPLACED = 13, "rsa3072-verify-unplaced";
     /// [`Class::RA3072_VERIFY`] of a key that has no place on an accelerator.
     RA3072_VERIFY_UNPLACED = 14, "ra3072-verify-unplaced";
+    /// [`Class::P256_VERIFY`] of a key that has no place on an accelerator.
+    P256_VERIFY_UNPLACED = 15, "p256-verify-unplaced";
 }
 
 impl Class {
     /// Classes that there can be.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 20;
 
     /// The class of this number, if it is below [`Class::COUNT`].
     pub const fn new(number: u8) -> Option<Self> {
@@ -76,6 +78,7 @@ impl Class {
             Self::RA_VERIFY => Some(Self::RA_VERIFY_UNPLACED),
             Self::RSA3072_VERIFY => Some(Self::RSA3072_VERIFY_UNPLACED),
             Self::RA3072_VERIFY => Some(Self::RA3072_VERIFY_UNPLACED),
+            Self::P256_VERIFY => Some(Self::P256_VERIFY_UNPLACED),
             _ => None,
         }
     }
@@ -131,10 +134,10 @@ mod tests {
 
     #[test]
     fn numbers_and_names() {
-        assert_eq!(Class::new(15).map(Class::number), Some(15));
-        assert_eq!(Class::new(16), None);
+        assert_eq!(Class::new(19).map(Class::number), Some(19));
+        assert_eq!(Class::new(20), None);
         assert_eq!(Class::RSA3072_VERIFY.name(), Some("rsa3072-verify"));
-        assert_eq!(Class::new(15).and_then(Class::name), None);
+        assert_eq!(Class::new(19).and_then(Class::name), None);
         assert_eq!(Class::all().count(), Class::COUNT);
         let mut per = PerClass::from_fn(Class::number);
         *per.of_mut(Class::RA_SIGN) = 99;

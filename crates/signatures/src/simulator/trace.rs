@@ -183,7 +183,7 @@ mod tests {
             ("1,2,3,4,1,5,6", "line 2: 7 fields"),
             ("", "line 2: 1 fields"),
             ("1,2,8,4,1,5", "line 2: priority is \"8\""),
-            ("1,2,7,16,1,5", "line 2: class is \"16\""),
+            ("1,2,7,20,1,5", "line 2: class is \"20\""),
             ("1,2,7,4,2,5", "line 2: valid is \"2\""),
             ("1,2,7,4,1,4294967296", "line 2: bytes is"),
             ("-1,2,7,4,1,5", "line 2: arrival_us is \"-1\""),

@@ -125,8 +125,8 @@ fn layouts_are_the_same_on_both_sides() {
         RaSignArgs as "RaSignArgs": keys key_of digits offsets table slots masks filled signatures statuses count components;
         FdhArgs as "FdhArgs": keys key_of messages lengths out count montgomery;
         CrtArgs as "CrtArgs": secrets keys key_of inputs powers halves out statuses count montgomery;
-        P256Args as "P256Args": base_table keys key_of signatures digests multiples verdicts count;
-        P256TableArgs as "P256TableArgs": base_table;
+        P256Args as "P256Args": base_table tables key_of signatures digests verdicts count;
+        P256TableArgs as "P256TableArgs": points numbers tables count places bits multiples;
         LimitArgs as "LimitArgs": cycles sink count rounds;
         ProbeArgs as "ProbeArgs": a b moduli n0 out count operation;
     };

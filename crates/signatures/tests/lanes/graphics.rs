@@ -26,6 +26,7 @@ use crate::common::{NOW, receiver_of, stamp};
 pub const MEMORY: KeyMemory = KeyMemory {
     table_bytes: 4 * 2 * 8453 * 384,
     rsa_keys: 2,
+    p256_keys: 2,
 };
 
 fn refused(error: linewarden_signatures::gpu::GpuLost) -> NoGpu {
@@ -93,14 +94,21 @@ fn keys_beyond_the_memory_take_turns() {
         Scheme::RsaPss2048,
         Scheme::RsaPss2048,
         Scheme::EcdsaP256,
+        Scheme::EcdsaP256,
+        Scheme::EcdsaP256,
     ]
     .map(|scheme| PrivateKey::generate(scheme, None).unwrap())
     .into();
     let (messages, expected): (Vec<_>, Vec<_>) = messages_of(&keys, 24).into_iter().unzip();
-    for rsa_keys in 1..4 {
-        let mut device = emulated(Emulation::default(), KeyMemory { rsa_keys, ..MEMORY }, &messages);
+    for room in 1..4 {
+        let memory = KeyMemory {
+            rsa_keys: room,
+            p256_keys: room,
+            ..MEMORY
+        };
+        let mut device = emulated(Emulation::default(), memory, &messages);
         for _ in 0..2 {
-            assert_eq!(device.holds(&messages).unwrap(), expected, "room for {rsa_keys}");
+            assert_eq!(device.holds(&messages).unwrap(), expected, "room for {room}");
         }
     }
 }
@@ -360,7 +368,16 @@ impl Delivery for Nobody {
 /// What is forged in the name of a signer without a place takes none of the device's time; who is heard of gets the place of one who is not.
 #[test]
 fn a_device_is_given_messages_of_signers_who_have_places() {
-    let keys = [(); 2].map(|()| PrivateKey::generate(Scheme::RsaPss2048, None).unwrap());
+    for (scheme, unplaced) in [
+        (Scheme::RsaPss2048, Class::RSA_VERIFY_UNPLACED),
+        (Scheme::EcdsaP256, Class::P256_VERIFY_UNPLACED),
+    ] {
+        signers_with_places(scheme, unplaced);
+    }
+}
+
+fn signers_with_places(scheme: Scheme, unplaced: Class) {
+    let keys = [(); 2].map(|()| PrivateKey::generate(scheme, None).unwrap());
     let receiver = receiver_of(keys.iter().map(PrivateKey::public));
     let of = |key: &PrivateKey| {
         let mut signers = receiver.signers();
@@ -370,6 +387,7 @@ fn a_device_is_given_messages_of_signers_who_have_places() {
         &keys,
         KeyMemory {
             rsa_keys: 1,
+            p256_keys: 1,
             ..MEMORY
         },
     );
@@ -385,7 +403,7 @@ fn a_device_is_given_messages_of_signers_who_have_places() {
     let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
         // What a device takes is for the device alone, so that it is known who does what.
         (
-            LaneSpec::new("cpu", LaneKind::Cpu).with(Class::RSA_VERIFY_UNPLACED, line),
+            LaneSpec::new("cpu", LaneKind::Cpu).with(unplaced, line),
             Box::new(OneByOne::default()),
         ),
         (device.spec(), Box::new(Counting(device, Arc::clone(&got)))),

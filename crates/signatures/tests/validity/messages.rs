@@ -124,6 +124,7 @@ fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
 const MEMORY: KeyMemory = KeyMemory {
     table_bytes: 64 << 20,
     rsa_keys: 4,
+    p256_keys: 4,
 };
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use aws_lc_rs::{digest, signature};
 use linewarden_signatures::arith::Backend;
 use linewarden_signatures::arith::p256::{self, KnownPoint, PointError, PublicPoint, Request, Signer};
-use linewarden_signatures::gpu::{Emulation, Gpu, P256Batch};
+use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 
 use crate::Refusal::{self, Everybody, Nobody, Us};
@@ -400,19 +400,30 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
     let numbers = vectors.iter().map(|vector| [vector.r, vector.s].concat());
     let signatures: Vec<[u8; 64]> = numbers.map(|numbers| numbers.try_into().unwrap()).collect();
     let key_of: Vec<u32> = (0..vectors.len() as u32).collect();
-    let batch = P256Batch {
-        keys: &keys,
-        key_of: &key_of,
-        digests: &digests,
-        signatures: &signatures,
-    };
     let mut gpus = vec![Gpu::emulated(Emulation::default()).unwrap()];
     gpus.extend(devices::all());
     for gpu in &mut gpus {
-        let verdicts = gpu.verify_p256(&batch).unwrap();
-        for (vector, verdict) in vectors.iter().zip(verdicts) {
-            let expected = !vector.is_refused_by(Everybody);
-            assert_eq!(verdict, expected, "{:?}, {}", vector.tags, gpu.info().name);
+        let mut on_device = gpu.p256_keys(keys.len()).unwrap();
+        gpu.put_p256_keys(&mut on_device, &(0..).zip(&keys).collect::<Vec<_>>())
+            .unwrap();
+        let batch = P256Batch {
+            keys: &on_device,
+            key_of: &key_of,
+            digests: &digests,
+            signatures: &signatures,
+        };
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let verdicts = gpu.verify_p256(&batch, goal).unwrap();
+            for (vector, verdict) in vectors.iter().zip(verdicts) {
+                let expected = !vector.is_refused_by(Everybody);
+                assert_eq!(
+                    verdict,
+                    expected,
+                    "{:?}, {goal:?}, {}",
+                    vector.tags,
+                    gpu.info().name
+                );
+            }
         }
     }
 }

@@ -1,14 +1,12 @@
 //! An open device with the keys that it holds.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::keys::{Number, Numbers};
-use super::places::{Group, Places};
-use crate::arith::rsa::Size;
-use crate::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch, RaBatch, RaKeys, RsaKeys};
+use super::places::{Group, Places, Shape};
+use crate::gpu::{BatchError, Goal, Gpu, P256Batch, P256Keys, PssBatch, RaBatch, RaKeys, RsaKeys};
 use crate::key::{Material, PublicKey};
-use crate::lane::{digest, halves};
+use crate::lane::digest;
 use crate::message::MASK_NAME_BYTES;
 use crate::receive::Checked;
 
@@ -24,6 +22,7 @@ struct Store {
 enum Keys {
     Pss(RsaKeys),
     Ra(RaKeys),
+    P256(P256Keys),
 }
 
 /// The first messages of some, and their keys' numbers.
@@ -85,9 +84,9 @@ impl Device {
         self.gpu.close()
     }
 
-    /// RSA-PSS and RA; messages of keys that the device does not take come back. After an error the device is to be closed: keys may have
-    /// numbers and not be there.
-    pub(super) fn rsa<'a>(
+    /// Verifies; messages of keys that the device does not take come back. After an error the device is to be closed: keys may have numbers
+    /// and not be there.
+    pub(super) fn verify<'a>(
         &mut self,
         messages: &[Placed<'a>],
         holds: &mut [bool],
@@ -115,63 +114,29 @@ impl Device {
                 };
                 self.round += 1;
                 let run = Run::take(&mut store.numbers, &mut rest, self.round);
-                let verdicts = store.verify(&mut self.gpu, group.shape.size, &run, self.goal)?;
+                let verdicts = store.verify(&mut self.gpu, &run, self.goal)?;
                 put_verdicts(&run.messages, &verdicts, holds);
             }
         }
         Ok(others)
     }
-
-    pub(super) fn p256(&mut self, messages: &[Placed], holds: &mut [bool]) -> Result<(), BatchError> {
-        let mut place_of: HashMap<usize, u32> = HashMap::new();
-        let mut keys: Vec<[u8; 64]> = Vec::new();
-        let mut key_of = Vec::with_capacity(messages.len());
-        let mut numbers = Vec::with_capacity(messages.len());
-        for (_, message) in messages {
-            let (Material::EcdsaP256(key, _), Some((r, s))) = (message.key().material(), halves(message))
-            else {
-                // What a receiver has checked has both.
-                return Err(BatchError::Malformed("a message without its scheme's parts"));
-            };
-            let place = place_of
-                .entry(Arc::as_ptr(message.key()).addr())
-                .or_insert_with(|| {
-                    let [_, point @ ..] = key.as_bytes();
-                    keys.push(*point);
-                    (keys.len() - 1) as u32
-                });
-            key_of.push(*place);
-            let mut both = [0; 64];
-            let (first, second) = both.split_at_mut(32);
-            first.copy_from_slice(r);
-            second.copy_from_slice(s);
-            numbers.push(both);
-        }
-        let digests: Vec<[u8; 32]> = messages.iter().map(|(_, message)| digest(message)).collect();
-        let batch = P256Batch {
-            keys: &keys,
-            key_of: &key_of,
-            digests: &digests,
-            signatures: &numbers,
-        };
-        put_verdicts(messages, &self.gpu.verify_p256(&batch)?, holds);
-        Ok(())
-    }
 }
 
 impl Store {
     fn new(gpu: &mut Gpu, group: &Group) -> Result<Self, BatchError> {
-        let (size, capacity) = (group.shape.size, group.capacity);
-        let keys = match &group.shape.domains {
-            None => Keys::Pss(gpu.rsa_keys(size, capacity)?),
-            Some(domains) => Keys::Ra(gpu.ra_keys(size, domains, capacity)?),
+        let capacity = group.capacity;
+        let keys = match &group.shape {
+            Shape::Pss(size) => Keys::Pss(gpu.rsa_keys(*size, capacity)?),
+            Shape::Ra { size, domains } => Keys::Ra(gpu.ra_keys(*size, domains, capacity)?),
+            Shape::P256 => Keys::P256(gpu.p256_keys(capacity)?),
         };
         let numbers = Numbers::new(capacity);
         Ok(Self { keys, numbers })
     }
 
-    fn verify(&mut self, gpu: &mut Gpu, size: Size, run: &Run, goal: Goal) -> Result<Vec<bool>, BatchError> {
-        let (key_of, signatures) = (&run.key_of, &signatures(&run.messages, size));
+    fn verify(&mut self, gpu: &mut Gpu, run: &Run, goal: Goal) -> Result<Vec<bool>, BatchError> {
+        let key_of = &run.key_of;
+        let digests = || run.messages.iter().map(|(_, message)| digest(message));
         match &mut self.keys {
             Keys::Pss(keys) => {
                 for (number, key) in &run.newcomers {
@@ -179,13 +144,11 @@ impl Store {
                         gpu.put_rsa_key(keys, *number, key.as_bytes())?;
                     }
                 }
-                let digests: Vec<[u8; 32]> =
-                    run.messages.iter().map(|(_, message)| digest(message)).collect();
                 let batch = PssBatch {
                     keys,
                     key_of,
-                    digests: &digests,
-                    signatures,
+                    digests: &digests().collect::<Vec<_>>(),
+                    signatures: &signatures(&run.messages),
                 };
                 gpu.verify_pss(&batch, goal)
             }
@@ -203,16 +166,39 @@ impl Store {
                     key_of,
                     digits: &digits.concat(),
                     seeds: &names,
-                    signatures,
+                    signatures: &signatures(&run.messages),
                 };
                 gpu.verify_ra(&batch, goal)
+            }
+            Keys::P256(keys) => {
+                let points = run
+                    .newcomers
+                    .iter()
+                    .filter_map(|(number, key)| match key.material() {
+                        Material::EcdsaP256(key, _) => Some((*number, key.as_bytes().last_chunk()?)),
+                        _ => None,
+                    });
+                gpu.put_p256_keys(keys, &points.collect::<Vec<_>>())?;
+                let signatures = signatures(&run.messages);
+                let batch = P256Batch {
+                    keys,
+                    key_of,
+                    digests: &digests().collect::<Vec<_>>(),
+                    // What a receiver has checked is 64 bytes long; else the batch would be malformed.
+                    signatures: signatures.as_chunks().0,
+                };
+                gpu.verify_p256(&batch, goal)
             }
         }
     }
 }
 
-fn signatures(messages: &[Placed], size: Size) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(messages.len() * size.bytes());
+/// Of messages of one scheme the signatures, one after the other.
+fn signatures(messages: &[Placed]) -> Vec<u8> {
+    let length = messages
+        .first()
+        .map_or(0, |(_, message)| message.signature().len());
+    let mut bytes = Vec::with_capacity(messages.len() * length);
     for (_, message) in messages {
         bytes.extend_from_slice(message.signature());
     }

@@ -18,7 +18,6 @@ use crate::gpu::{BatchError, DeviceInfo, Gpu, NoGpu, Options, self_test};
 use crate::receive::Checked;
 use crate::scheduler::model::Line;
 use crate::scheduler::{Class, LaneKind, LaneSpec, Span};
-use crate::scheme::Scheme;
 
 /// Messages of one batch: 300 bytes each go to the device, and verdicts are waited for some milliseconds.
 const BATCH_MAX: usize = 1 << 16;
@@ -32,7 +31,7 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 ///
 /// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come, as many as there is memory for; whose
 /// messages are better not given to it, it says, too. The first message of a key of RA waits some milliseconds for its
-/// components to be hashed.
+/// components to be hashed, that of a key of ECDSA for multiples of its point.
 ///
 /// What no kernel does is done by the processor, in the caller's thread: Ed25519, keys that [`Places`] does not know, and RA with layouts
 /// that few signers have, whose tables are longer than their share of memory, or that have texts of more than 81 bytes.
@@ -212,11 +211,6 @@ fn on_device<'a>(
     messages: &'a [Checked],
     holds: &mut [bool],
 ) -> Result<Vec<Placed<'a>>, BatchError> {
-    let placed = (0..).zip(messages);
-    let (p256, others): (Vec<Placed>, Vec<Placed>) =
-        placed.partition(|(_, message)| message.key().scheme() == Scheme::EcdsaP256);
-    if !p256.is_empty() {
-        device.p256(&p256, holds)?;
-    }
-    device.rsa(&others, holds)
+    let placed: Vec<Placed> = (0..).zip(messages).collect();
+    device.verify(&placed, holds)
 }

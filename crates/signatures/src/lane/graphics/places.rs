@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arith::rsa::Size;
-use crate::gpu::{DeviceInfo, takes_layout};
-use crate::key::PublicKey;
+use crate::gpu::{DeviceInfo, P256_KEY_BYTES, takes_layout};
+use crate::key::{Material, PublicKey};
 use crate::ra::RaPublic;
 use crate::scheduler::{Span, Time};
 
@@ -23,15 +23,19 @@ pub struct KeyMemory {
     pub table_bytes: usize,
     /// Keys of RSA-PSS of one size, and of one layout of RA.
     pub rsa_keys: usize,
+    /// Keys of ECDSA over P-256, 13 KiB each.
+    pub p256_keys: usize,
 }
 
 impl KeyMemory {
-    /// A quarter of the device's memory, and 4,096 keys.
+    /// A quarter of the device's memory, and 4,096 keys of RSA; another thirty-second for keys of P-256.
     #[must_use]
     pub fn of(device: &DeviceInfo) -> Self {
+        let part = |part: u64| usize::try_from(device.memory_bytes / part).unwrap_or(usize::MAX);
         Self {
-            table_bytes: usize::try_from(device.memory_bytes / 4).unwrap_or(usize::MAX),
+            table_bytes: part(4),
             rsa_keys: 4096,
+            p256_keys: part(32) / P256_KEY_BYTES,
         }
     }
 
@@ -41,33 +45,55 @@ impl KeyMemory {
         Self {
             table_bytes: self.table_bytes.min(other.table_bytes),
             rsa_keys: self.rsa_keys.min(other.rsa_keys),
+            p256_keys: self.p256_keys.min(other.p256_keys),
         }
     }
 }
 
 /// What keys have in common that lie side by side, and that one kernel reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
-    pub(super) size: Size,
-    /// Of RA: how many values each component has.
-    pub(super) domains: Option<Vec<u32>>,
+pub(super) enum Shape {
+    Pss(Size),
+    Ra {
+        size: Size,
+        /// How many values each component has.
+        domains: Vec<u32>,
+    },
+    P256,
 }
 
 impl Shape {
-    /// `None` of a key that needs no place.
+    /// `None` of a key that no device takes.
     fn of(key: &PublicKey) -> Option<Self> {
-        let size = Size::of_bytes(key.scheme().modulus_bytes()?)?;
-        let domains = key.ra().map(|ra| ra.layout().domains().collect());
-        Some(Self { size, domains })
+        Some(match key.material() {
+            Material::Pss(rsa, _) => Self::Pss(rsa.size()),
+            Material::Ra(ra) => Self::Ra {
+                size: ra.rsa().size(),
+                domains: ra.layout().domains().collect(),
+            },
+            Material::EcdsaP256(..) => Self::P256,
+            Material::Ed25519(..) => return None,
+        })
     }
 
-    /// What a key's hashed components take; nothing of RSA-PSS.
+    /// The same shapes come in the same order.
+    fn order(&self) -> (usize, &[u32]) {
+        match self {
+            Self::Ra { size, domains } => (size.bytes(), domains),
+            Self::Pss(size) => (size.bytes(), &[]),
+            Self::P256 => (0, &[]),
+        }
+    }
+
+    /// What a key's hashed components take; nothing of others than RA's.
     fn table_bytes(&self) -> usize {
-        let rows = |domains: &Vec<u32>| domains.iter().map(|values| *values as usize).sum::<usize>();
-        self.domains
-            .as_ref()
-            .map_or(0, rows)
-            .saturating_mul(self.size.bytes())
+        match self {
+            Self::Ra { size, domains } => {
+                let rows: usize = domains.iter().map(|values| *values as usize).sum();
+                rows.saturating_mul(size.bytes())
+            }
+            Self::Pss(_) | Self::P256 => 0,
+        }
     }
 }
 
@@ -141,10 +167,10 @@ impl Places {
         }
         let (mut layouts, plain): (Vec<_>, Vec<_>) = of_shape
             .into_iter()
-            .partition(|(shape, _)| shape.domains.is_some());
+            .partition(|(shape, _)| matches!(shape, Shape::Ra { .. }));
         layouts.sort_by(|(a, of_a), (b, of_b)| {
             let by_signers = of_b.len().cmp(&of_a.len());
-            by_signers.then_with(|| (a.size.bytes(), &a.domains).cmp(&(b.size.bytes(), &b.domains)))
+            by_signers.then_with(|| a.order().cmp(&b.order()))
         });
         without.extend(
             layouts
@@ -158,7 +184,11 @@ impl Places {
             all_have: true,
         };
         for (shape, keys) in plain {
-            places.add(shape, &keys, memory.rsa_keys.max(1));
+            let room = match shape {
+                Shape::P256 => memory.p256_keys,
+                Shape::Pss(_) | Shape::Ra { .. } => memory.rsa_keys,
+            };
+            places.add(shape, &keys, room.max(1));
         }
         // Who needs less than an even share leaves the rest of it to the others.
         layouts.sort_by_key(|(shape, keys)| shape.table_bytes().saturating_mul(keys.len()));
@@ -310,6 +340,7 @@ mod tests {
     const MEMORY: KeyMemory = KeyMemory {
         table_bytes: 1 << 30,
         rsa_keys: 3,
+        p256_keys: 3,
     };
 
     #[test]

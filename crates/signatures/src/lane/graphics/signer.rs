@@ -212,6 +212,7 @@ mod tests {
         let memory = KeyMemory {
             table_bytes: 1 << 20,
             rsa_keys: 2,
+            p256_keys: 2,
         };
         Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory))).unwrap()
     }
@@ -263,6 +264,7 @@ mod tests {
         let memory = KeyMemory {
             table_bytes: 1 << 20,
             rsa_keys: 2,
+            p256_keys: 2,
         };
         Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory))).unwrap()
     }

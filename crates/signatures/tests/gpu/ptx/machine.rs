@@ -288,6 +288,7 @@ fn source(way: Way, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
     let last = (lane & segment) | (clamp & !segment);
     let (from, inside) = match way {
         Way::Up => (lane.wrapping_sub(by), lane >= by + last),
+        Way::Across => (lane ^ by, lane ^ by <= last),
         Way::Down => (lane + by, lane + by <= last),
         Way::From => {
             let from = (lane & segment) | (by & !segment);

@@ -1,4 +1,4 @@
-//! What NVRTC makes of arithmetic and hashing for a device, run without one: the same cases as on a device, by an
+//! What NVRTC makes of arithmetic, hashing and P-256 for a device, run without one: the same cases as on a device, by an
 //! interpreter of PTX. So carries in the condition code, shuffles, votes and divergent branches are what they are on a
 //! device, where the host's compiler has loops and sums of 64 bits; only the last step, from PTX to machine code, is
 //! left to the device.
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
 
-use linewarden_signatures::gpu::kernels::{BLOCK_THREADS, KernelInfo};
+use linewarden_signatures::gpu::kernels::{self, BLOCK_THREADS, KernelInfo};
 use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu, Nvrtc, Unit};
 use program::Program;
 
@@ -18,7 +18,7 @@ type Programs = HashMap<String, Program>;
 /// Compiled once for all tests. What other units add to these is in C++ and the same on the host.
 static PROGRAMS: LazyLock<Result<Arc<Programs>, NoGpu>> = LazyLock::new(|| {
     let nvrtc = Nvrtc::find()?;
-    let ptx = [Unit::Fdh, Unit::Probe].map(|unit| nvrtc.compile_ptx(unit, "compute_80"));
+    let ptx = [Unit::Fdh, Unit::P256, Unit::Probe].map(|unit| nvrtc.compile_ptx(unit, "compute_80"));
     let ptx = ptx.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(Arc::new(ptx.iter().flat_map(|ptx| program::read(ptx)).collect()))
 });
@@ -32,6 +32,11 @@ fn interpreted(test: impl FnOnce(&mut Gpu)) {
         }
     };
     let launch = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
+        if kernel.name == kernels::P256_TABLES.info.name {
+            // A million multiplications of one thread after the other: all in C++.
+            // SAFETY: as below.
+            return unsafe { kernel.run_on_host(arguments) };
+        }
         let threads = items * kernel.threads_per_item as usize;
         let program = &programs[kernel.name];
         // SAFETY: the arguments are the emulation's, for this kernel.
@@ -44,4 +49,5 @@ crate::support::all_cases! { interpreted:
     multipliers = arithmetic::multipliers, 1;
     field_of_p256 = arithmetic::p256_field, 2;
     full_domain_hashes = rsa::full_domain_hashes, 3;
+    p256_signatures_of_another_signer = p256::signatures, 11;
 }

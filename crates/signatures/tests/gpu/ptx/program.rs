@@ -53,6 +53,7 @@ pub enum Sum {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
+    Across,
     Down,
     From,
     Up,
@@ -300,6 +301,7 @@ impl<'a> Reader<'a> {
             ["shfl", "sync", way, "b32"] => {
                 let (to, inside) = argument(0).split_once('|').unwrap();
                 let way = match *way {
+                    "bfly" => Way::Across,
                     "down" => Way::Down,
                     "idx" => Way::From,
                     "up" => Way::Up,
@@ -378,6 +380,7 @@ const fn signed(word: u64) -> i64 {
     word as u32 as i32 as i64
 }
 
+const HALF: u64 = 0xffff;
 const LOW: u64 = 0xffff_ffff;
 
 /// What makes a value of others, by the parts of its name.
@@ -389,6 +392,15 @@ fn value(parts: &[&str]) -> Option<fn([u64; 3]) -> u64> {
         | ["cvt", "u64" | "u32", "u32" | "u16" | "u8"] => |[a, ..]| a,
         ["mov", "pred"] => |[a, ..]| u64::from(a != 0),
         ["cvt", "u32", "u64"] => |[a, ..]| a & LOW,
+        ["cvt", "u16", "u32"] => |[a, ..]| a & HALF,
+        ["and", "b16"] => |[a, b, _]| a & b & HALF,
+        ["sub", "s16"] => |[a, b, _]| a.wrapping_sub(b) & HALF,
+        ["mul", "lo", "s16"] => |[a, b, _]| a.wrapping_mul(b) & HALF,
+        ["mul", "wide", "u16"] => |[a, b, _]| (a & HALF) * (b & HALF),
+        ["shl", "b16"] => |[a, b, _]| (a << b.min(16)) & HALF,
+        ["shr", "u16"] => |[a, b, _]| (a & HALF) >> b.min(16),
+        ["setp", "lt", "u16"] => |[a, b, _]| u64::from(a & HALF < b & HALF),
+        ["div", "u32"] => |[a, b, _]| (a & LOW) / (b & LOW),
         ["cvt", "s64", "s32"] => |[a, ..]| signed(a) as u64,
         ["add", "s32" | "u32"] => |[a, b, _]| a.wrapping_add(b) & LOW,
         ["sub", "s32" | "u32"] => |[a, b, _]| a.wrapping_sub(b) & LOW,

@@ -94,13 +94,14 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
     ] {
         assert!(is_malformed(gpu.verify_pss(&bad, Goal::Best)));
     }
+    let points = gpu.p256_keys(1).unwrap();
     let points = P256Batch {
-        keys: &[[0; 64]],
+        keys: &points,
         key_of: &[1],
         digests: &[[0; 32]],
         signatures: &[[0; 64]],
     };
-    assert!(is_malformed(gpu.verify_p256(&points)));
+    assert!(is_malformed(gpu.verify_p256(&points, Goal::Best)));
     let refuses = |outcome: Result<(), BatchError>| assert!(matches!(outcome, Err(BatchError::Malformed(_))));
     let even = to_bytes(&(&all[0].n - 1u8), 256);
     let short = to_bytes(&(&all[0].n >> 1), 256);

@@ -4,7 +4,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
 };
-use linewarden_signatures::gpu::{Gpu, P256Batch};
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
@@ -70,22 +70,26 @@ impl Growing {
             signatures,
             expected,
         } = self;
-        let verdicts = gpu
-            .verify_p256(&P256Batch {
-                keys,
-                key_of,
-                digests,
-                signatures,
-            })
+        let mut on_device = gpu.p256_keys(keys.len()).unwrap();
+        gpu.put_p256_keys(&mut on_device, &(0..).zip(keys).collect::<Vec<_>>())
             .unwrap();
-        for (at, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
-            let (key, digest) = (hex::encode(keys[key_of[at] as usize]), hex::encode(digests[at]));
-            assert_eq!(
-                verdict,
-                expected,
-                "key {key} digest {digest} signature {}",
-                hex::encode(signatures[at])
-            );
+        let batch = P256Batch {
+            keys: &on_device,
+            key_of,
+            digests,
+            signatures,
+        };
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let verdicts = gpu.verify_p256(&batch, goal).unwrap();
+            for (at, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
+                let (key, digest) = (hex::encode(keys[key_of[at] as usize]), hex::encode(digests[at]));
+                assert_eq!(
+                    verdict,
+                    expected,
+                    "{goal:?} key {key} digest {digest} signature {}",
+                    hex::encode(signatures[at])
+                );
+            }
         }
     }
 }
@@ -240,15 +244,44 @@ pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let (x, y) = key.clone().unwrap();
     let digest: [u8; 32] = to_bytes(&digest, 32).try_into().unwrap();
     batch.push(pair_of(&x, &y), digest, pair_of(&r, &s), true);
+    batch.push(pair_of(&x, &(&curve.p - &y)), digest, pair_of(&r, &s), false);
+    batch.check(gpu);
+    no_points(gpu, &curve, (&x, &y), (&digest, &pair_of(&r, &s)));
+}
+
+/// What is no point of the curve is no key, and where none was put nothing verifies.
+fn no_points(
+    gpu: &mut Gpu,
+    curve: &Curve,
+    (x, y): (&BigUint, &BigUint),
+    (digest, signature): (&[u8; 32], &[u8; 64]),
+) {
+    let mut keys = gpu.p256_keys(3).unwrap();
+    let good = pair_of(x, y);
+    let ones = (BigUint::from(1u8) << 256u32) - 1u8;
     for (x, y) in [
-        (x.clone(), &y + 1u8),
-        (x.clone(), &curve.p - &y),
+        (x.clone(), y + 1u8),
         (BigUint::ZERO, BigUint::ZERO),
         (curve.p.clone(), y.clone()),
         (x.clone(), curve.p.clone()),
-        (ones.clone(), ones.clone()),
+        (ones.clone(), ones),
     ] {
-        batch.push(pair_of(&x, &y), digest, pair_of(&r, &s), false);
+        let put = gpu.put_p256_keys(&mut keys, &[(0, &good), (1, &pair_of(&x, &y))]);
+        assert!(matches!(put, Err(BatchError::Malformed(_))), "{x:x} {y:x}");
     }
-    batch.check(gpu);
+    for numbers in [[1, 1], [1, 3]] {
+        let put = gpu.put_p256_keys(&mut keys, &numbers.map(|number| (number, &good)));
+        assert!(matches!(put, Err(BatchError::Malformed(_))), "{numbers:?}");
+    }
+    gpu.put_p256_keys(&mut keys, &[]).unwrap();
+    gpu.put_p256_keys(&mut keys, &[(1, &good)]).unwrap();
+    let batch = P256Batch {
+        keys: &keys,
+        key_of: &[0, 1, 2],
+        digests: &[*digest; 3],
+        signatures: &[*signature; 3],
+    };
+    for goal in [Goal::Throughput, Goal::Latency] {
+        assert_eq!(gpu.verify_p256(&batch, goal).unwrap(), [false, true, false]);
+    }
 }

@@ -334,27 +334,28 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             .iter()
             .flat_map(|number| to_bytes(number, length))
             .collect();
-        let (results, checked) = gpu
-            .private(&Numbers {
-                secrets: &secrets,
-                key_of: &key_of,
-                numbers: &bytes,
-            })
-            .unwrap();
-        for (((key, number), result), checked) in key_of
-            .iter()
-            .zip(&numbers)
-            .zip(results.chunks(length))
-            .zip(checked)
-        {
-            let key = &all[*key as usize];
-            let expected = if number < &key.n {
-                key.private(number)
-            } else {
-                BigUint::ZERO
-            };
-            assert_eq!(BigUint::from_bytes_be(result), expected, "{size:?}: {number:x}");
-            assert_eq!(checked, number < &key.n, "{size:?}: {number:x}");
+        let batch = Numbers {
+            secrets: &secrets,
+            key_of: &key_of,
+            numbers: &bytes,
+        };
+        for goal in [Goal::Throughput, Goal::Latency] {
+            let (results, checked) = gpu.private(&batch, goal).unwrap();
+            for (((key, number), result), checked) in key_of
+                .iter()
+                .zip(&numbers)
+                .zip(results.chunks(length))
+                .zip(checked)
+            {
+                let key = &all[*key as usize];
+                let expected = if number < &key.n {
+                    key.private(number)
+                } else {
+                    BigUint::ZERO
+                };
+                assert_eq!(BigUint::from_bytes_be(result), expected, "{size:?}: {number:x}");
+                assert_eq!(checked, number < &key.n, "{size:?}: {number:x}");
+            }
         }
     }
 }
@@ -380,15 +381,16 @@ pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             let mut secrets = gpu.rsa_secrets(size, 1).unwrap();
             gpu.put_rsa_secret(&mut secrets, 0, key.modulus(), b"", &secret)
                 .unwrap();
-            let (result, checked) = gpu
-                .private(&Numbers {
-                    secrets: &secrets,
-                    key_of: &[0],
-                    numbers: &number,
-                })
-                .unwrap();
-            assert_eq!(checked, [false]);
-            assert!(result.iter().all(|byte| *byte == 0));
+            let batch = Numbers {
+                secrets: &secrets,
+                key_of: &[0],
+                numbers: &number,
+            };
+            for goal in [Goal::Throughput, Goal::Latency] {
+                let (result, checked) = gpu.private(&batch, goal).unwrap();
+                assert_eq!(checked, [false]);
+                assert!(result.iter().all(|byte| *byte == 0));
+            }
             parts[wrong][at] ^= 1;
         }
     }
