@@ -1,7 +1,7 @@
 // The threads that work on one number together, and what they tell each other.
 //
-// A group of T neighbouring threads of a warp holds one number, a run of limbs each; a thread's place in the group is
-// its lane. On the device one context is one thread and holds one lane. On the host one context holds all T lanes of
+// A group of T neighbouring threads of a warp holds one number, a run of limbs each, or works on one item with numbers
+// of their own (p256.cu); a thread's place in the group is its lane. On the device one context is one thread and holds one lane. On the host one context holds all T lanes of
 // a group, one after another: every value that may differ between lanes is an array of HELD, every step over it a
 // loop, and every exchange one of the functions here. So the same text runs in both places, and no exchange can be
 // forgotten on one of them.
@@ -106,7 +106,8 @@ struct Stage {
         part.words += first * INSTANCES;
         return part;
     }
-    // One for this thread alone, with a T-th of the words.
+    // One for this thread alone, with a T-th of the words. On the host all lanes have the same one: for what is the same
+    // in all of them.
     LW_FN Stage<1> of_thread() const {
 #if LW_DEVICE
         return Stage<1>(words - threadIdx.x / T);

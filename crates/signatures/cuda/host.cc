@@ -49,6 +49,8 @@ static const LayoutEntry LAYOUTS[] = {
     SIZE(LimitArgs), PLACE(LimitArgs, cycles), PLACE(LimitArgs, sink), PLACE(LimitArgs, count), PLACE(LimitArgs, rounds),
     SIZE(ProbeArgs), PLACE(ProbeArgs, a), PLACE(ProbeArgs, b), PLACE(ProbeArgs, moduli), PLACE(ProbeArgs, n0), PLACE(ProbeArgs, out),
     PLACE(ProbeArgs, count), PLACE(ProbeArgs, operation),
+    {"P256_BASE_TABLE.places", G_DIGITS}, {"P256_BASE_TABLE.bits", 8}, {"P256_BASE_TABLE.multiples", G_MULTIPLES},
+    {"P256_KEY_TABLE.places", Q_PLACES}, {"P256_KEY_TABLE.bits", Q_BITS * Q_WINDOWS}, {"P256_KEY_TABLE.multiples", Q_MULTIPLES},
     {nullptr, 0},
 };
 

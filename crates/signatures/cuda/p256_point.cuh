@@ -4,8 +4,6 @@
 #pragma once
 #include "p256_field.cuh"
 
-LW_CONSTANT u32 P256_B[8] = {0x29c4bddf, 0xd89cdf62, 0x78843090, 0xacf005cd, 0xf7212ed6, 0xe5a220ab, 0x04874834, 0xdc30061d};
-
 struct Point {
     Fp x, y, z;
 };
@@ -113,18 +111,4 @@ LW_FN u32 point_add_affine(Point& p, const Fp& x, const Fp& y) {
     t = p.z;
     point_finish_add(p, u, s, h, r, t);
     return 0;
-}
-
-// 1 if (x, y) is on the curve.
-LW_FN u32 point_is_on_curve(const Fp& x, const Fp& y) {
-    Fp left, right, b;
-    fp_sqr(left, y);
-    fp_sqr(right, x);
-    fp_mul(right, right, x);
-    fp_sub(right, right, x);
-    fp_sub(right, right, x);
-    fp_sub(right, right, x);
-    fp_set(b, P256_B);
-    fp_add(right, right, b);
-    return fp_is_equal(left, right);
 }

@@ -3,12 +3,14 @@
 //! A lane takes as long for a wrong signature as for a right one, so messages of the signers that are known, with
 //! random numbers for signatures, do as samples. Nobody accepts them: they never meet [`Receiver::admit`].
 //!
-//! But RA's hashed components are kept of messages that hold alone. Those of the samples are kept as if they did: a
-//! few for each of a few signers, so that what is measured is what a signer's messages take but for the first ones.
+//! But RA's hashed components are kept of messages that hold alone, and multiples of points made for their signers.
+//! Those of the samples are kept and made as if they did: for a few signers, so that what is measured is what a
+//! signer's messages take but for the first ones.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
+use crate::arith::Backend;
 use crate::key::{Material, PublicKey};
 use crate::lane::Places;
 use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
@@ -120,6 +122,9 @@ fn of_key(
     if let Some(ra) = key.ra() {
         ra.components(&ra.layout().digits(stamp, kind, &payload).ok()?)?
             .keep();
+    }
+    if let Some(backend) = Backend::widest() {
+        key.make_table(backend);
     }
     Some(messages)
 }

@@ -29,13 +29,36 @@ pub const MESSAGE_BYTES_MAX: usize = 128;
 pub const SEED_BYTES: usize = 32;
 /// Powers that the private operation keeps of each half.
 pub const CRT_POWERS: usize = 16;
-/// Places of the table of P-256's base point, one for each byte of a scalar; doublings between them; multiples of each.
-pub const P256_BASE_TABLE: [u32; 3] = [32, 8, 255];
-/// The same of a key's table.
-pub const P256_KEY_TABLE: [u32; 3] = [13, 20, 16];
-/// Bytes of such a table: two numbers a multiple.
-pub const fn p256_table_bytes([places, _, multiples]: [u32; 3]) -> usize {
-    places as usize * multiples as usize * 64
+/// A table of multiples of a point of P-256: of `2^(bits place)` times the point, from 1 to as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct P256Table {
+    /// Places.
+    pub places: u32,
+    /// Doublings between places.
+    pub bits: u32,
+    /// Multiples of each place.
+    pub multiples: u32,
+}
+
+/// The base point's, a place for each byte of a factor.
+pub const P256_BASE_TABLE: P256Table = P256Table {
+    places: 32,
+    bits: 8,
+    multiples: 255,
+};
+/// A key's.
+pub const P256_KEY_TABLE: P256Table = P256Table {
+    places: 13,
+    bits: 20,
+    multiples: 16,
+};
+
+impl P256Table {
+    /// Bytes: two numbers a multiple.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.places as usize * self.multiples as usize * 64
+    }
 }
 
 /// A public RSA key with e = 65537; N limbs.

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::{BatchError, GpuLost};
 use super::kernels;
-use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256TableArgs, p256_table_bytes};
+use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256Table, P256TableArgs};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
 use crate::arith::p256::{BASE_POINT, PublicPoint};
 
 /// Bytes that a public key takes on a device: multiples of its point.
-pub(crate) const P256_KEY_BYTES: usize = p256_table_bytes(P256_KEY_TABLE);
+pub(crate) const P256_KEY_BYTES: usize = P256_KEY_TABLE.bytes();
 
 /// Public keys of P-256 with multiples of their points, each with a number that batches name it by. A number that no
 /// key was put at verifies nothing.
@@ -55,8 +55,8 @@ impl Gpu {
         })
     }
 
-    /// Puts keys, x and y, most significant byte first, at numbers, over those that were there. It takes some milliseconds,
-    /// however many there are.
+    /// Puts keys, x and y, most significant byte first, at numbers, over those that were there. It takes some milliseconds
+    /// for as many as the device works on at once, which are thousands, and waits.
     ///
     /// # Errors
     /// What is no point of the curve, or a number that does not fit or comes twice: then none is put. Or the device is lost.
@@ -148,7 +148,7 @@ impl Gpu {
         if let Some(table) = &self.p256_base_table {
             return Ok(table.address());
         }
-        let table = self.allocate(p256_table_bytes(P256_BASE_TABLE))?;
+        let table = self.allocate(P256_BASE_TABLE.bytes())?;
         self.make_p256_tables(P256_BASE_TABLE, &[BASE_POINT], &[0], &table)?;
         Ok(self.p256_base_table.insert(table).address())
     }
@@ -156,7 +156,7 @@ impl Gpu {
     /// Makes the tables of points, and waits. The caller has checked the points, and that there is room at their numbers.
     fn make_p256_tables(
         &mut self,
-        [places, bits, multiples]: [u32; 3],
+        table: P256Table,
         points: &[[u8; 64]],
         numbers: &[u32],
         tables: &DeviceMemory,
@@ -168,15 +168,15 @@ impl Gpu {
         self.write(&points_memory, 0, points.as_flattened())?;
         let numbers_memory = self.allocate(size_of_val(numbers))?;
         self.write(&numbers_memory, 0, bytes_of(numbers))?;
-        let items = points.len() * places as usize;
+        let items = points.len() * table.places as usize;
         let arguments = P256TableArgs {
             points: points_memory.address(),
             numbers: numbers_memory.address(),
             tables: tables.address(),
             count: items as u32,
-            places,
-            bits,
-            multiples,
+            places: table.places,
+            bits: table.bits,
+            multiples: table.multiples,
         };
         // SAFETY: the caller vouches for the tables' room and has a number for each point; the stream is synchronised
         // before any of the memory can go.

@@ -1,13 +1,13 @@
-//! What is computed ahead for signers whose messages have held: multiples of the points that their messages are verified with.
+//! What processors compute ahead for signers whose messages have held: multiples of the points that their messages are verified with.
 //!
-//! A table costs as much as a few verifications, and makes all that follow three times as fast. A forger has none made: only messages that held
-//! count.
+//! A table costs as much as a few verifications, and makes all that follow two to three times as fast. A forger has none made: only messages
+//! that held count.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Messages of a signer that have held before its table is made: by then it has cost what a table costs.
+/// Messages of a signer that processors have found to hold before its table is made: by then they have cost what a table costs.
 const MESSAGES: u32 = 8;
 
 /// Bytes that the tables of several signers may take together.
@@ -18,9 +18,10 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Tables that are there stay.
-    pub(crate) fn set(&self, bytes: usize) {
+    /// Tables that are there stay: what they take, if that is more, or else what they may.
+    pub(crate) fn set(&self, bytes: usize) -> usize {
         self.limit.store(bytes, Ordering::Relaxed);
+        bytes.max(self.taken.load(Ordering::Relaxed))
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -78,16 +79,21 @@ impl<T> Ahead<T> {
         }
     }
 
-    /// Whether the table is to be made now, of `bytes`: that is said once, when enough messages have held, and if there is room.
-    pub(crate) fn is_due(&self, bytes: usize) -> bool {
-        self.held.load(Ordering::Relaxed) >= MESSAGES
-            && !self.begun.swap(true, Ordering::Relaxed)
-            && self.room.get().is_none_or(|room| room.take(bytes))
+    /// Whether enough messages have held, and nobody makes the table yet.
+    pub(crate) fn is_due(&self) -> bool {
+        self.held.load(Ordering::Relaxed) >= MESSAGES && !self.begun.load(Ordering::Relaxed)
     }
 
-    /// The table that was said to be due.
-    pub(crate) fn set(&self, table: T) {
-        let _ = self.table.set(table);
+    /// Makes the table, of so many bytes, and says so: unless it is there, another thread makes it, or there is no room.
+    pub(crate) fn make(&self, bytes: usize, make: impl FnOnce() -> T) -> bool {
+        if self.begun.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        if !self.room.get().is_none_or(|room| room.take(bytes)) {
+            self.begun.store(false, Ordering::Relaxed);
+            return false;
+        }
+        self.table.set(make()).is_ok()
     }
 }
 
@@ -96,29 +102,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_due_once_after_enough_messages() {
+    fn a_table_is_due_after_enough_messages_and_made_once() {
         let ahead = Ahead::<u8>::default();
         for _ in 1..MESSAGES {
             ahead.has_held();
-            assert!(!ahead.is_due(1));
+            assert!(!ahead.is_due());
         }
         ahead.has_held();
-        assert!(ahead.is_due(1));
-        assert!(!ahead.is_due(1));
-        ahead.set(7);
-        assert_eq!(ahead.get(), Some(&7));
+        assert!(ahead.is_due());
+        let made = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (ahead, made) = (&ahead, &made);
+                scope.spawn(move || {
+                    let is_mine = ahead.make(1, || {
+                        made.fetch_add(1, Ordering::Relaxed);
+                        number
+                    });
+                    assert!(!is_mine || ahead.get() == Some(&number));
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+        assert!(ahead.get().is_some() && !ahead.is_due());
     }
 
     #[test]
     fn tables_take_no_more_than_their_room() {
         let room = Arc::new(Room::default());
-        room.set(25);
+        assert_eq!(room.set(25), 25);
         let all: [Ahead<u8>; 4] = Default::default();
-        let due = all.iter().filter(|ahead| {
-            ahead.draw_from(&room);
-            (0..MESSAGES).for_each(|_| ahead.has_held());
-            ahead.is_due(10)
-        });
-        assert_eq!(due.count(), 2);
+        let made = |all: &[Ahead<u8>]| {
+            let made = all.iter().filter(|ahead| {
+                ahead.draw_from(&room);
+                ahead.make(10, || 1)
+            });
+            made.count()
+        };
+        assert_eq!((made(&all), made(&all)), (2, 0));
+        assert_eq!(room.set(5), 20, "what is there stays");
+        assert_eq!(made(&all), 0);
+        assert_eq!(room.set(35), 35);
+        assert_eq!(made(&all), 1);
     }
 }

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Ahead, Room};
 use crate::arith::rsa::{KeyError, RsaPublic, Size};
-use crate::arith::{edwards, p256};
+use crate::arith::{Backend, edwards, p256};
 use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::ra::RaPublic;
 use crate::scheme::Scheme;
@@ -207,6 +207,39 @@ impl PublicKey {
         match &self.material {
             Material::EcdsaP256(key, _) => key.ahead.get().is_some(),
             Material::Ed25519(key, _) => key.ahead.get().is_some(),
+            Material::Ra(_) | Material::Pss(..) => false,
+        }
+    }
+
+    /// Notes that a processor has found a message to hold.
+    pub(crate) fn has_held(&self) {
+        match &self.material {
+            Material::EcdsaP256(key, _) => key.ahead.has_held(),
+            Material::Ed25519(key, _) => key.ahead.has_held(),
+            Material::Ra(_) | Material::Pss(..) => {}
+        }
+    }
+
+    /// Whether enough have held that a table is worth its while.
+    pub(crate) fn is_due_for_table(&self) -> bool {
+        match &self.material {
+            Material::EcdsaP256(key, _) => key.ahead.is_due(),
+            Material::Ed25519(key, _) => key.ahead.is_due(),
+            Material::Ra(_) | Material::Pss(..) => false,
+        }
+    }
+
+    /// Computes multiples of its point, and says so: unless they are there, another thread does, or there is no room.
+    pub(crate) fn make_table(&self, backend: Backend) -> bool {
+        match &self.material {
+            Material::EcdsaP256(key, _) => {
+                let make = || p256::KnownPoint::new(backend, &key.point);
+                key.ahead.make(p256::KnownPoint::BYTES, make)
+            }
+            Material::Ed25519(key, _) => {
+                let make = || edwards::KnownKey::new(backend, &key.key);
+                key.ahead.make(edwards::KnownKey::BYTES, make)
+            }
             Material::Ra(_) | Material::Pss(..) => false,
         }
     }

@@ -3,7 +3,7 @@
 use super::{Lost, OneByOne, Verifier, digest, halves};
 use crate::arith::rsa::{RsaPublic, check_eight, power_eight};
 use crate::arith::{Backend, edwards, p256};
-use crate::key::{Ahead, Ed25519Key, Material, P256Key, pss_matches};
+use crate::key::{Ed25519Key, Material, P256Key, pss_matches};
 use crate::ra::Factors;
 use crate::receive::Checked;
 use crate::scheme::Scheme;
@@ -11,10 +11,9 @@ use crate::scheme::Scheme;
 const EIGHT: usize = 8;
 /// From so many messages on, eight are faster than as many one by one, with some that are computed twice.
 const WORTH: usize = 4;
-/// The same where multiples were computed ahead.
-const WORTH_OF_KNOWN: usize = 2;
-/// Tables that are made beside 128 messages of new signers, which take a quarter longer by that.
-const TABLES_AT_ONCE: usize = 4;
+/// A table is made beside so many messages at least, as long as it takes one of new signers to be verified eight times: an immediate message
+/// waits for one at most, and a lane is slower by a fifth while all its signers are new.
+const MESSAGES_A_TABLE: usize = 32;
 
 /// Eight messages at a time.
 #[derive(Debug)]
@@ -22,6 +21,8 @@ pub struct Eight {
     backend: Backend,
     name: String,
     one: OneByOne,
+    /// Messages beside which no table was made yet.
+    beside: usize,
 }
 
 impl Eight {
@@ -38,6 +39,7 @@ impl Eight {
             backend,
             name: format!("cpu, eight at a time ({})", backend.name()),
             one: OneByOne::default(),
+            beside: 0,
         }
     }
 
@@ -46,22 +48,22 @@ impl Eight {
     pub fn holds(&mut self, messages: &[Checked]) -> Vec<bool> {
         let mut holds = vec![false; messages.len()];
         for scheme in Scheme::ALL {
-            let places = (0..).zip(messages);
-            let mut of_scheme: Vec<(usize, &Checked)> = places
-                .filter(|(_, message)| message.key().scheme() == scheme)
-                .collect();
-            // Eight that all have tables are three times as fast as eight of which one has none.
-            of_scheme.sort_by_key(|(_, message)| !message.key().has_table());
-            for group in of_scheme.chunks(self.group(scheme)) {
-                let worth = if group.iter().all(|(_, message)| message.key().has_table()) {
-                    WORTH_OF_KNOWN
-                } else {
-                    WORTH
-                };
-                let verdicts = match group.len() < worth {
+            let of_scheme = (0..)
+                .zip(messages)
+                .filter(|(_, message)| message.key().scheme() == scheme);
+            // Asked once, for another lane may make a table meanwhile. One without makes all eight slow that it is among.
+            let (mut known, mut new): (Vec<_>, Vec<_>) =
+                of_scheme.partition(|(_, message)| message.key().has_table());
+            if known.len() < WORTH {
+                new.append(&mut known);
+            }
+            let group = self.group(scheme);
+            for group in known.chunks(group).chain(new.chunks(group)) {
+                let verdicts = match group.len() < WORTH {
                     true => group.iter().map(|(_, message)| self.one.holds(message)).collect(),
                     false => self.of_scheme(scheme, group),
                 };
+                self.make_tables(group, &verdicts);
                 for ((place, _), verdict) in group.iter().zip(verdicts) {
                     if let Some(holds) = holds.get_mut(*place) {
                         *holds = verdict;
@@ -70,6 +72,22 @@ impl Eight {
             }
         }
         holds
+    }
+
+    /// Makes tables of those signers of whose messages enough have held by now.
+    fn make_tables(&mut self, group: &[(usize, &Checked)], holds: &[bool]) {
+        let held = group.iter().zip(holds).filter(|(_, holds)| **holds);
+        let held = || held.clone().map(|((_, message), _)| message.key());
+        held().for_each(|key| key.has_held());
+        self.beside = (self.beside + group.len()).min(group.len().max(MESSAGES_A_TABLE));
+        for key in held().filter(|key| key.is_due_for_table()) {
+            if self.beside < MESSAGES_A_TABLE {
+                return;
+            }
+            if key.make_table(self.backend) {
+                self.beside -= MESSAGES_A_TABLE;
+            }
+        }
     }
 
     /// How many are handed over together.
@@ -174,10 +192,7 @@ impl Eight {
         let Some(requests) = requests.collect::<Option<Vec<_>>>() else {
             return vec![false; group.len()];
         };
-        let holds = p256::verify(self.backend, &requests);
-        let make = |key: &&P256Key| p256::KnownPoint::new(self.backend, key.point());
-        look_ahead(&keys, &holds, |key| key.ahead(), p256::KnownPoint::BYTES, make);
-        holds
+        p256::verify(self.backend, &requests)
     }
 
     fn ed25519(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
@@ -210,30 +225,7 @@ impl Eight {
                 edwards::Request { signer, r, s, hash }
             })
             .collect();
-        let holds = edwards::verify(self.backend, &requests);
-        let make = |key: &&Ed25519Key| edwards::KnownKey::new(self.backend, key.key());
-        look_ahead(&keys, &holds, |key| key.ahead(), edwards::KnownKey::BYTES, make);
-        holds
-    }
-}
-
-/// Makes tables of those signers of whose messages enough have held by now: of a few, for these messages wait for it.
-fn look_ahead<K, T>(
-    keys: &[K],
-    holds: &[bool],
-    ahead: impl Fn(&K) -> &Ahead<T>,
-    bytes: usize,
-    make: impl Fn(&K) -> T,
-) {
-    let held = || {
-        keys.iter()
-            .zip(holds)
-            .filter(|(_, holds)| **holds)
-            .map(|(key, _)| key)
-    };
-    held().for_each(|key| ahead(key).has_held());
-    for key in held().filter(|key| ahead(key).is_due(bytes)).take(TABLES_AT_ONCE) {
-        ahead(key).set(make(key));
+        edwards::verify(self.backend, &requests)
     }
 }
 

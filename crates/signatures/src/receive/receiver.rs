@@ -14,7 +14,8 @@ use crate::range;
 use crate::refusal::Refusal;
 use crate::store::Revocations;
 
-/// What hashed components of RA's signers take together unless it is said: those of some 400 signers of 2,048 bits who say everything that they can.
+/// What is computed ahead for signers takes together unless it is said: the hashed components of some 400 signers of RA over 2,048 bits who say
+/// everything that they can, or multiples of the points of 40,000 signers of Ed25519.
 pub const KEY_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
 
 /// How far from now a stamp may be.

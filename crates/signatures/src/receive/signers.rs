@@ -51,13 +51,12 @@ impl Signers {
         let rapid: Vec<&RaPublic> = self.iter().filter_map(|key| key.ra()).collect();
         let wanted = self.iter().filter_map(|key| key.table_bytes()).sum();
         let most = if rapid.is_empty() { bytes } else { bytes / 2 };
-        let tables = most.min(wanted);
-        self.room.set(tables);
+        let tables = self.room.set(most.min(wanted));
         for key in self.iter() {
             key.draw_from(&self.room);
         }
         for ra in &rapid {
-            ra.keep_at_most((bytes - tables) / rapid.len());
+            ra.keep_at_most(bytes.saturating_sub(tables) / rapid.len());
         }
     }
 

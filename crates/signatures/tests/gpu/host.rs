@@ -114,7 +114,7 @@ fn layouts_are_the_same_on_both_sides() {
         CrtArgs, CrtHalf, CrtKey, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs,
         RaSignArgs, RaVerifyArgs, RsaKey,
     };
-    let ours = places! {
+    let mut ours = places! {
         RsaKey<64> as "RsaKey64": n r2 shift n0 prefix_bytes first_row prefix;
         RsaKey<96> as "RsaKey96": shift prefix;
         CrtHalf<32> as "CrtHalf32": modulus r2 exponent n0;
@@ -130,6 +130,18 @@ fn layouts_are_the_same_on_both_sides() {
         LimitArgs as "LimitArgs": cycles sink count rounds;
         ProbeArgs as "ProbeArgs": a b moduli n0 out count operation;
     };
+    for (name, table) in [
+        ("P256_BASE_TABLE", layouts::P256_BASE_TABLE),
+        ("P256_KEY_TABLE", layouts::P256_KEY_TABLE),
+    ] {
+        let layouts::P256Table {
+            places,
+            bits,
+            multiples,
+        } = table;
+        let fields = [("places", places), ("bits", bits), ("multiples", multiples)];
+        ours.extend(fields.map(|(field, value)| (format!("{name}.{field}"), u64::from(value))));
+    }
     let theirs: Vec<(String, u64)> = host_layouts()
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))

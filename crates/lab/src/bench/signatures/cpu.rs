@@ -81,6 +81,8 @@ fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result
     let key = Plain::new(scheme)?;
     let others = match scheme {
         Scheme::EcdsaP256 | Scheme::Ed25519 => vec![
+            ("of_8", plain_messages(scheme, 8, 8)?),
+            ("new_signers_of_8", new_signers(scheme, 8, 8)?),
             ("new_signers", new_signers(scheme, size.signers, BATCH)?),
             (
                 "many_signers",

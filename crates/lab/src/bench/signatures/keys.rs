@@ -104,13 +104,15 @@ pub(super) fn plain_messages(
     count: usize,
 ) -> Result<Vec<Checked>, BenchError> {
     let messages = by_turns(scheme, signers, count, KEY_MEMORY_DEFAULT_BYTES)?;
+    let mut eight = Eight::widest();
     let is_point = matches!(scheme, Scheme::EcdsaP256 | Scheme::Ed25519);
-    if let Some(mut eight) = Eight::widest().filter(|_| is_point) {
-        // A few tables are made with each batch, once some messages of their signers have held.
-        while !messages.iter().all(|message| message.key().has_table()) {
-            if eight.holds(&messages).contains(&false) {
-                return Err(broken("a signature that was just made does not verify"));
-            }
+    // Some messages of each must hold, and then one table is made beside 32.
+    for _ in 0..8 + 32 * signers.div_ceil(count.max(1)) {
+        let Some(eight) = eight.as_mut().filter(|_| is_point) else {
+            break;
+        };
+        if eight.holds(&messages).contains(&false) {
+            return Err(broken("a signature that was just made does not verify"));
         }
     }
     Ok(messages)

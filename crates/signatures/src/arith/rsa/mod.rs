@@ -24,7 +24,7 @@ use super::ModulusError;
 pub const WIDE_EXTRA_BYTES: usize = 16;
 
 /// How long a modulus is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Size {
     /// 2,048 bits.
     Bits2048,

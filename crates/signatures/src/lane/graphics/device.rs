@@ -110,7 +110,7 @@ impl Device {
             while !rest.is_empty() {
                 let store = match store {
                     Some(store) => store,
-                    None => store.insert(Store::new(&mut self.gpu, group)?),
+                    None => store.insert(Store::new(&mut self.gpu, &places, group)?),
                 };
                 self.round += 1;
                 let run = Run::take(&mut store.numbers, &mut rest, self.round);
@@ -123,14 +123,24 @@ impl Device {
 }
 
 impl Store {
-    fn new(gpu: &mut Gpu, group: &Group) -> Result<Self, BatchError> {
+    fn new(gpu: &mut Gpu, places: &Places, group: &Group) -> Result<Self, BatchError> {
         let capacity = group.capacity;
+        let mut numbers = Numbers::new(capacity);
         let keys = match &group.shape {
             Shape::Pss(size) => Keys::Pss(gpu.rsa_keys(*size, capacity)?),
             Shape::Ra { size, domains } => Keys::Ra(gpu.ra_keys(*size, domains, capacity)?),
-            Shape::P256 => Keys::P256(gpu.p256_keys(capacity)?),
+            Shape::P256 => {
+                let mut keys = gpu.p256_keys(capacity)?;
+                // Tables of all together take hardly longer than one, for which some message would wait later.
+                let placed = places.placed(group);
+                let numbered = placed.iter().filter_map(|key| match numbers.of(key, 0) {
+                    Number::New(number) => Some((number as usize, key)),
+                    Number::Known(_) | Number::None => None,
+                });
+                put_points(gpu, &mut keys, &numbered.collect::<Vec<_>>())?;
+                Keys::P256(keys)
+            }
         };
-        let numbers = Numbers::new(capacity);
         Ok(Self { keys, numbers })
     }
 
@@ -171,14 +181,7 @@ impl Store {
                 gpu.verify_ra(&batch, goal)
             }
             Keys::P256(keys) => {
-                let points = run
-                    .newcomers
-                    .iter()
-                    .filter_map(|(number, key)| match key.material() {
-                        Material::EcdsaP256(key, _) => Some((*number, key.as_bytes().last_chunk()?)),
-                        _ => None,
-                    });
-                gpu.put_p256_keys(keys, &points.collect::<Vec<_>>())?;
+                put_points(gpu, keys, &run.newcomers)?;
                 let signatures = signatures(&run.messages);
                 let batch = P256Batch {
                     keys,
@@ -191,6 +194,22 @@ impl Store {
             }
         }
     }
+}
+
+fn put_points(
+    gpu: &mut Gpu,
+    keys: &mut P256Keys,
+    newcomers: &[(usize, &Arc<PublicKey>)],
+) -> Result<(), BatchError> {
+    let points = newcomers.iter().map(|(number, key)| match key.material() {
+        Material::EcdsaP256(key, _) => Some((*number, key.as_bytes().last_chunk()?)),
+        _ => None,
+    });
+    let points: Option<Vec<_>> = points.collect();
+    gpu.put_p256_keys(
+        keys,
+        &points.ok_or(BatchError::Malformed("a key of another scheme"))?,
+    )
 }
 
 /// Of messages of one scheme the signatures, one after the other.

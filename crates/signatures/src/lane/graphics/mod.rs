@@ -31,7 +31,7 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 ///
 /// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come, as many as there is memory for; whose
 /// messages are better not given to it, it says, too. The first message of a key of RA waits some milliseconds for its
-/// components to be hashed, that of a key of ECDSA for multiples of its point.
+/// components to be hashed, the first one of ECDSA for multiples of all keys that have places.
 ///
 /// What no kernel does is done by the processor, in the caller's thread: Ed25519, keys that [`Places`] does not know, and RA with layouts
 /// that few signers have, whose tables are longer than their share of memory, or that have texts of more than 81 bytes.

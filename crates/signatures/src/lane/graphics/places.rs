@@ -51,7 +51,7 @@ impl KeyMemory {
 }
 
 /// What keys have in common that lie side by side, and that one kernel reads.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Shape {
     Pss(Size),
     Ra {
@@ -74,15 +74,6 @@ impl Shape {
             Material::EcdsaP256(..) => Self::P256,
             Material::Ed25519(..) => return None,
         })
-    }
-
-    /// The same shapes come in the same order.
-    fn order(&self) -> (usize, &[u32]) {
-        match self {
-            Self::Ra { size, domains } => (size.bytes(), domains),
-            Self::Pss(size) => (size.bytes(), &[]),
-            Self::P256 => (0, &[]),
-        }
     }
 
     /// What a key's hashed components take; nothing of others than RA's.
@@ -113,7 +104,7 @@ pub struct Places {
 
 struct Signer {
     /// Keeps its place in memory.
-    _key: Arc<PublicKey>,
+    key: Arc<PublicKey>,
     /// `None` of one that no device takes.
     group: Option<usize>,
     on_device: AtomicBool,
@@ -170,7 +161,7 @@ impl Places {
             .partition(|(shape, _)| matches!(shape, Shape::Ra { .. }));
         layouts.sort_by(|(a, of_a), (b, of_b)| {
             let by_signers = of_b.len().cmp(&of_a.len());
-            by_signers.then_with(|| a.order().cmp(&b.order()))
+            by_signers.then_with(|| a.cmp(b))
         });
         without.extend(
             layouts
@@ -235,7 +226,7 @@ impl Places {
         self.all_have &= on_device;
         self.numbers.insert(address(key), self.signers.len());
         self.signers.push(Signer {
-            _key: Arc::clone(key),
+            key: Arc::clone(key),
             group,
             on_device: AtomicBool::new(on_device),
             held_at: AtomicU64::new(0),
@@ -303,6 +294,16 @@ impl Places {
     /// The group of a key that a device takes, whether it has a place at the moment or not.
     pub(super) fn group_of(&self, key: &Arc<PublicKey>) -> Option<usize> {
         self.signer(key)?.1.group
+    }
+
+    /// The keys of a group that have places at the moment.
+    pub(super) fn placed(&self, group: &Group) -> Vec<Arc<PublicKey>> {
+        let placed = group.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let signers = placed
+            .signers
+            .iter()
+            .filter_map(|number| self.signers.get(*number));
+        signers.map(|signer| Arc::clone(&signer.key)).collect()
     }
 
     pub(super) fn groups(&self) -> &[Group] {

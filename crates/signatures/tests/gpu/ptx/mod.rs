@@ -50,4 +50,5 @@ crate::support::all_cases! { interpreted:
     field_of_p256 = arithmetic::p256_field, 2;
     full_domain_hashes = rsa::full_domain_hashes, 3;
     p256_signatures_of_another_signer = p256::signatures, 11;
+    p256_points_that_meet = p256::meeting_points, 12;
 }

@@ -1,10 +1,13 @@
 //! How batches are cut and put together again.
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use linewarden_signatures::arith::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch};
 use num_bigint::BigUint;
 use rand::RngExt as _;
 use rand_chacha::ChaCha20Rng;
+use sha2::{Digest as _, Sha256};
 
 use super::keys::keys;
 use super::numbers::to_bytes;
@@ -39,6 +42,43 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             signatures: &signatures,
         };
         assert_eq!(gpu.verify_pss(&batch, goal).unwrap(), expected);
+    }
+}
+
+/// The same of P-256, whose kernels have other numbers of items a block: what verifies is what is its own item's.
+pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
+    let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let random = SystemRandom::new();
+    let pairs: Vec<EcdsaKeyPair> = (0..3).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
+    let points: Vec<[u8; 64]> = pairs
+        .iter()
+        .map(|pair| pair.public_key().as_ref()[1..].try_into().unwrap())
+        .collect();
+    let mut keys = gpu.p256_keys(3).unwrap();
+    gpu.put_p256_keys(&mut keys, &(0..).zip(&points).collect::<Vec<_>>())
+        .unwrap();
+    let signatures: Vec<[u8; 64]> = pairs
+        .iter()
+        .map(|pair| pair.sign(&random, b"once").unwrap().as_ref().try_into().unwrap())
+        .collect();
+    for count in [0, 1, 31, 32, 33, 127, 128, 129, 200] {
+        let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
+        let of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
+        let signatures: Vec<[u8; 64]> = of.iter().map(|of| signatures[*of as usize]).collect();
+        let expected: Vec<bool> = key_of.iter().zip(&of).map(|(key, of)| key == of).collect();
+        let batch = P256Batch {
+            keys: &keys,
+            key_of: &key_of,
+            digests: &vec![Sha256::digest(b"once").into(); count],
+            signatures: &signatures,
+        };
+        for goal in [Goal::Throughput, Goal::Latency, Goal::Best] {
+            assert_eq!(
+                gpu.verify_p256(&batch, goal).unwrap(),
+                expected,
+                "{goal:?}, {count}"
+            );
+        }
     }
 }
 

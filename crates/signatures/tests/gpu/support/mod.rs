@@ -41,6 +41,7 @@ macro_rules! all_cases {
             p256_keys_and_numbers_out_of_range = p256::out_of_range, 14;
             batches_of_all_lengths = batches::lengths, 15;
             malformed_batches_are_refused = batches::malformed, 16;
+            p256_batches_of_all_lengths = batches::p256_lengths, 17;
         }
     };
     ($with:path: $($name:ident = $module:ident::$function:ident, $seed:literal;)*) => {

@@ -144,6 +144,9 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 (257, 1),
                 (512, 2),
                 (0, 1),
+                // Of four threads with the key G two, and two pairs, come to the same point.
+                (32, 32),
+                (1024, 1024),
             ] {
                 let of_g = curve.multiply(&curve.g, &small(by_g));
                 let of_key = curve.multiply(&key, &small(by_key));
