@@ -9,8 +9,11 @@ use crate::receive::Checked;
 use crate::scheme::Scheme;
 
 const EIGHT: usize = 8;
-/// From so many messages on, eight are faster than as many one by one, with some that are computed twice.
+/// From so many messages on, eight of RSA or RA are faster than as many one by one, with some that are computed twice.
 const WORTH: usize = 4;
+/// The same of ECDSA and Ed25519, with tables and without.
+const WORTH_OF_KNOWN: usize = 3;
+const WORTH_OF_NEW: usize = 6;
 /// A table is made beside so many messages at least, as long as it takes one of new signers to be verified eight times: an immediate message
 /// waits for one at most, and a lane is slower by a fifth while all its signers are new.
 const MESSAGES_A_TABLE: usize = 32;
@@ -54,12 +57,18 @@ impl Eight {
             // Asked once, for another lane may make a table meanwhile. One without makes all eight slow that it is among.
             let (mut known, mut new): (Vec<_>, Vec<_>) =
                 of_scheme.partition(|(_, message)| message.key().has_table());
-            if known.len() < WORTH {
+            if known.len() < WORTH_OF_KNOWN {
                 new.append(&mut known);
             }
-            let group = self.group(scheme);
-            for group in known.chunks(group).chain(new.chunks(group)) {
-                let verdicts = match group.len() < WORTH {
+            let size = self.group(scheme);
+            let worth = match scheme {
+                Scheme::EcdsaP256 | Scheme::Ed25519 => WORTH_OF_NEW,
+                _ => WORTH,
+            };
+            let known = known.chunks(size).map(|group| (group, WORTH_OF_KNOWN));
+            let new = new.chunks(size).map(|group| (group, worth));
+            for (group, worth) in known.chain(new) {
+                let verdicts = match group.len() < worth {
                     true => group.iter().map(|(_, message)| self.one.holds(message)).collect(),
                     false => self.of_scheme(scheme, group),
                 };
