@@ -17,7 +17,7 @@ use super::private::Numbers;
 use super::pss::PssBatch;
 use super::ra::RaBatch;
 use super::target::launch;
-use crate::arith::p256::BASE_POINT;
+use crate::arith::p256::{BASE_POINT, PublicPoint};
 use crate::arith::rsa::Size;
 
 /// Products of one round of `imad_limit`.
@@ -397,7 +397,9 @@ impl Meter<'_, '_> {
         let key_of = vec![0; self.plan.items];
         let (digests, signatures) = (self.random(), self.random());
         let mut keys = self.gpu.p256_keys(1)?;
-        self.gpu.put_p256_keys(&mut keys, &[(0, &BASE_POINT)])?;
+        let base_point = PublicPoint::from_sec1(&[&[4], BASE_POINT.as_slice()].concat());
+        let base_point = base_point.map_err(|_| BatchError::Malformed("the base point is none"))?;
+        self.gpu.put_p256_keys(&mut keys, &[(0, &base_point)])?;
         let batch = P256Batch {
             keys: &keys,
             key_of: &key_of,

@@ -55,37 +55,36 @@ impl Gpu {
         })
     }
 
-    /// Puts keys, x and y, most significant byte first, at numbers, over those that were there. It takes some milliseconds
-    /// for as many as the device works on at once, which are thousands, and waits.
+    /// Puts keys at numbers, over those that were there. It takes some milliseconds for as many as the device works on at
+    /// once, which are thousands, and waits.
     ///
     /// # Errors
-    /// What is no point of the curve, or a number that does not fit or comes twice: then none is put. Or the device is lost.
+    /// A number that does not fit or comes twice: then none is put. Or the device is lost.
     pub fn put_p256_keys(
         &mut self,
         keys: &mut P256Keys,
-        points: &[(usize, &[u8; 64])],
+        points: &[(usize, &PublicPoint)],
     ) -> Result<(), BatchError> {
-        let mut numbers = Vec::with_capacity(points.len());
-        for (number, point) in points {
-            if *number >= keys.capacity {
-                return Err(BatchError::Malformed("there is no room for a key of this number"));
-            }
-            let is_point = match point.as_chunks() {
-                ([x, y], []) => PublicPoint::from_affine(x, y).is_ok(),
-                _ => false,
-            };
-            if !is_point {
-                return Err(BatchError::Malformed("a key is no point of P-256"));
-            }
-            numbers.push(*number as u32);
+        let distinct: HashSet<usize> = points.iter().map(|(number, _)| *number).collect();
+        if distinct.iter().any(|number| *number >= keys.capacity) {
+            return Err(BatchError::Malformed("there is no room for a key of this number"));
         }
-        let distinct: HashSet<&u32> = numbers.iter().collect();
-        if distinct.len() < numbers.len() {
+        if distinct.len() < points.len() {
             return Err(BatchError::Malformed("two keys have one number"));
         }
         self.check_owner(&keys.memory)?;
-        let points: Vec<[u8; 64]> = points.iter().map(|(_, point)| **point).collect();
-        self.guard(|gpu| Ok(gpu.make_p256_tables(P256_KEY_TABLE, &points, &numbers, &keys.memory)?))
+        let (numbers, points): (Vec<u32>, Vec<[u8; 64]>) = points
+            .iter()
+            .map(|(number, point)| (*number as u32, *point.as_bytes()))
+            .unzip();
+        self.guard(|gpu| {
+            let places = gpu.items_at_once(kernels::P256_TABLES.info)?;
+            let at_once = (places / P256_KEY_TABLE.places as usize).max(1);
+            for (points, numbers) in points.chunks(at_once).zip(numbers.chunks(at_once)) {
+                gpu.make_p256_tables(P256_KEY_TABLE, points, numbers, &keys.memory)?;
+            }
+            Ok(())
+        })
     }
 
     /// Whether each signature is one of its key and message.
@@ -161,9 +160,6 @@ impl Gpu {
         numbers: &[u32],
         tables: &DeviceMemory,
     ) -> Result<(), GpuLost> {
-        if points.is_empty() {
-            return Ok(());
-        }
         let points_memory = self.allocate(size_of_val(points))?;
         self.write(&points_memory, 0, points.as_flattened())?;
         let numbers_memory = self.allocate(size_of_val(numbers))?;

@@ -55,18 +55,17 @@ pub enum Material {
     Ed25519(Box<Ed25519Key>, ParsedPublicKey),
 }
 
-/// A point of P-256, and how it is written: uncompressed (SEC 1, 2.3.3).
+/// A point of P-256.
 pub struct P256Key {
-    bytes: [u8; 65],
     point: p256::PublicPoint,
     ahead: Ahead<p256::KnownPoint>,
 }
 
 impl P256Key {
-    /// As it is written.
+    /// As it is written: uncompressed (SEC 1, 2.3.3).
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 65] {
-        &self.bytes
+    pub fn to_sec1(&self) -> Vec<u8> {
+        [&[4], self.point.as_bytes().as_slice()].concat()
     }
 
     /// As lanes compute with it.
@@ -160,7 +159,6 @@ impl PublicKey {
                 let parsed =
                     ParsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, bytes).map_err(|_| library)?;
                 let key = P256Key {
-                    bytes,
                     point: p256::PublicPoint::from_sec1(&bytes)?,
                     ahead: Ahead::default(),
                 };

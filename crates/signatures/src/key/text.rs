@@ -104,7 +104,7 @@ impl PublicKey {
         let (key, ra) = match self.material() {
             Material::Ra(ra) => (ra.rsa().as_bytes().to_vec(), Some(ra)),
             Material::Pss(rsa, _) => (rsa.as_bytes().to_vec(), None),
-            Material::EcdsaP256(key, _) => (key.as_bytes().to_vec(), None),
+            Material::EcdsaP256(key, _) => (key.to_sec1(), None),
             Material::Ed25519(key, _) => (key.key().as_bytes().to_vec(), None),
         };
         let text = Text {

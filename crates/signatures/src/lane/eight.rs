@@ -11,11 +11,13 @@ use crate::scheme::Scheme;
 const EIGHT: usize = 8;
 /// From so many messages on, eight of RSA or RA are faster than as many one by one, with some that are computed twice.
 const WORTH: usize = 4;
-/// The same of ECDSA and Ed25519, with tables and without.
+/// The same of ECDSA and Ed25519, with tables and without, on AVX2.
 const WORTH_OF_KNOWN: usize = 3;
 const WORTH_OF_NEW: usize = 6;
-/// A table is made beside so many messages at least, as long as it takes one of new signers to be verified eight times: an immediate message
-/// waits for one at most, and a lane is slower by a fifth while all its signers are new.
+/// From so many without tables on, eight of both kinds are faster together, as if none had one, than some of them one by one.
+const WORTH_TOGETHER: usize = 4;
+/// A table, which takes as long as seven signatures of new signers, is made beside so many messages: an immediate message waits for one at
+/// most, and a lane is slower by a fifth while all its signers are new.
 const MESSAGES_A_TABLE: usize = 32;
 
 /// Eight messages at a time.
@@ -57,7 +59,8 @@ impl Eight {
             // Asked once, for another lane may make a table meanwhile. One without makes all eight slow that it is among.
             let (mut known, mut new): (Vec<_>, Vec<_>) =
                 of_scheme.partition(|(_, message)| message.key().has_table());
-            if known.len() < WORTH_OF_KNOWN {
+            let is_one_group = known.len() + new.len() <= EIGHT && new.len() >= WORTH_TOGETHER;
+            if known.len() < WORTH_OF_KNOWN || is_one_group {
                 new.append(&mut known);
             }
             let size = self.group(scheme);

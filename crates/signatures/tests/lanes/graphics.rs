@@ -1,10 +1,12 @@
 //! The lane on a device, with kernels compiled for this processor in its place: keys that come and go, and losses.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use linewarden_signatures::gpu::kernels::{self, KernelInfo};
 use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
 use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne, Places};
@@ -71,7 +73,7 @@ fn messages_of(keys: &[PrivateKey], count: usize) -> Vec<(Checked, bool)> {
 }
 
 /// A message that says its number, or one that is spoilt.
-fn datagram_of(key: &PrivateKey, number: u8, good: bool) -> Vec<u8> {
+pub fn datagram_of(key: &PrivateKey, number: u8, good: bool) -> Vec<u8> {
     let draft = Unsigned {
         scheme: key.public().scheme(),
         key_id: key.public().id(),
@@ -110,6 +112,39 @@ fn keys_beyond_the_memory_take_turns() {
         for _ in 0..2 {
             assert_eq!(device.holds(&messages).unwrap(), expected, "room for {room}");
         }
+    }
+}
+
+/// Tables of all of ECDSA's signers with places are made before the first message, and then none.
+#[test]
+fn tables_are_made_of_all_placed_signers_at_once() {
+    let keys = [(); 3].map(|()| PrivateKey::generate(Scheme::EcdsaP256, None).unwrap());
+    let (messages, expected): (Vec<_>, Vec<_>) = messages_of(&keys, 6).into_iter().unzip();
+    let launched = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&launched);
+    let launcher = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
+        if kernel.name == kernels::P256_TABLES.info.name {
+            count.fetch_add(items, Ordering::Relaxed);
+        }
+        // SAFETY: whoever launches vouches for the arguments and what they name.
+        unsafe { kernel.run_on_host(arguments) };
+    };
+    let gpu = Gpu::emulated_by(Emulation::default(), Box::new(launcher)).unwrap();
+    let mut gpu = Some(gpu);
+    let memory = KeyMemory {
+        p256_keys: 3,
+        ..MEMORY
+    };
+    let mut device = Graphics::opened_by(
+        Box::new(move || Ok(gpu.take().unwrap())),
+        places(memory, &messages),
+    )
+    .unwrap();
+    let before = launched.load(Ordering::Relaxed);
+    for (message, expected) in messages.iter().zip(expected) {
+        assert_eq!(device.holds(std::slice::from_ref(message)).unwrap(), [expected]);
+        // Of the base point 32 places, of each key 13.
+        assert_eq!(launched.load(Ordering::Relaxed) - before, 32 + 3 * 13);
     }
 }
 

@@ -10,10 +10,11 @@
 mod common;
 mod graphics;
 
-use common::{NOW, receiver, sign, stamp};
+use common::{NOW, receiver, receiver_of, sign, stamp};
 use linewarden_signatures::arith::Backend;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
+use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::lane::{Eight, OneByOne};
 use linewarden_signatures::message::HEADER_BYTES;
 use linewarden_signatures::ra::RaPublic;
@@ -179,6 +180,49 @@ fn tables_are_made_for_signers_whose_messages_hold() {
     }
 }
 
+/// Three signers of a scheme, of whom the first has a table: good messages and forgeries of all of them, by turns and in all small numbers,
+/// have their own verdicts. And however many signers are due, one table is made beside 32 messages.
+#[test]
+fn signers_with_tables_and_without_are_not_mixed_up() {
+    for (backend, scheme) in Backend::available()
+        .flat_map(|backend| [Scheme::EcdsaP256, Scheme::Ed25519].map(|scheme| (backend, scheme)))
+    {
+        let keys = [(); 3].map(|()| PrivateKey::generate(scheme, None).unwrap());
+        let receiver = receiver_of(keys.iter().map(PrivateKey::public));
+        let of = |signer: usize, good: bool| {
+            let datagram = graphics::datagram_of(&keys[signer], 1, good);
+            receiver.screen(datagram, NOW).unwrap()
+        };
+        let tables = || receiver.signers().filter(|key| key.has_table()).count();
+        let mut eight = Eight::on(backend);
+        let all_hold = |eight: &mut Eight, signer: usize| {
+            assert_eq!(eight.holds(&vec![of(signer, true); 8]), [true; 8], "{scheme}");
+        };
+        (0..4).for_each(|_| all_hold(&mut eight, 0));
+        assert_eq!(tables(), 1);
+        for length in 0..20 {
+            let messages: Vec<(usize, bool)> =
+                (0..length).map(|at| (at % 3, (at + at / 3) % 2 == 0)).collect();
+            let expected: Vec<bool> = messages.iter().map(|(_, good)| *good).collect();
+            let messages: Vec<Checked> = messages.iter().map(|(signer, good)| of(*signer, *good)).collect();
+            // A lane of its own, so that nobody has sent enough for a table.
+            let mut lane = Eight::on(backend);
+            assert_eq!(lane.holds(&messages), expected, "{scheme}, {length}");
+            if length < 8 {
+                assert_eq!(tables(), 1, "{scheme}, {length}");
+            }
+        }
+        let before = tables();
+        let mut fresh = Eight::on(backend);
+        for _ in 0..3 {
+            all_hold(&mut fresh, 1);
+        }
+        assert_eq!(tables(), before, "beside 24");
+        all_hold(&mut fresh, 2);
+        assert!(tables() <= before + 1, "beside 32");
+    }
+}
+
 /// A lane that must accept nothing.
 struct Refusing(OneByOne, Vec<(Class, usize)>);
 
@@ -202,6 +246,15 @@ fn samples_measure_every_class_and_nobody_accepts_them() {
     let samples = Samples::new(&receiver, None, NOW, [5; 32]);
     let classes: Vec<Class> = samples.classes().collect();
     assert_eq!(classes.len(), Scheme::ALL.len(), "{classes:?}");
+    let with_tables = |receiver: &Receiver| receiver.signers().filter(|key| key.has_table()).count();
+    assert_eq!(
+        with_tables(&receiver),
+        2 * usize::from(Backend::widest().is_some())
+    );
+    let without = common::receiver();
+    without.set_key_memory(0);
+    drop(Samples::new(&without, None, NOW, [5; 32]));
+    assert_eq!(with_tables(&without), 0);
     let guess = Line::new(Span::from_millis(1), 1.0);
     let spec = |kind| {
         let spec = LaneSpec::new("lane", kind).with_grain(2);

@@ -392,10 +392,6 @@ fn have_the_verdicts(backend: Backend, vectors: &[Vector], requests: Vec<Request
 #[test]
 fn a_device_has_the_verdict_of_one_at_a_time() {
     let vectors = &*VECTORS;
-    let keys: Vec<[u8; 64]> = vectors
-        .iter()
-        .map(|vector| vector.sec1[1..].try_into().unwrap())
-        .collect();
     let digests: Vec<[u8; 32]> = vectors.iter().map(|vector| vector.digest).collect();
     let numbers = vectors.iter().map(|vector| [vector.r, vector.s].concat());
     let signatures: Vec<[u8; 64]> = numbers.map(|numbers| numbers.try_into().unwrap()).collect();
@@ -403,8 +399,9 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
     let mut gpus = vec![Gpu::emulated(Emulation::default()).unwrap()];
     gpus.extend(devices::all());
     for gpu in &mut gpus {
-        let mut on_device = gpu.p256_keys(keys.len()).unwrap();
-        gpu.put_p256_keys(&mut on_device, &(0..).zip(&keys).collect::<Vec<_>>())
+        let mut on_device = gpu.p256_keys(vectors.len()).unwrap();
+        let points = vectors.iter().map(|vector| &vector.key);
+        gpu.put_p256_keys(&mut on_device, &(0..).zip(points).collect::<Vec<_>>())
             .unwrap();
         let batch = P256Batch {
             keys: &on_device,

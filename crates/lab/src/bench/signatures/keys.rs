@@ -104,16 +104,20 @@ pub(super) fn plain_messages(
     count: usize,
 ) -> Result<Vec<Checked>, BenchError> {
     let messages = by_turns(scheme, signers, count, KEY_MEMORY_DEFAULT_BYTES)?;
-    let mut eight = Eight::widest();
     let is_point = matches!(scheme, Scheme::EcdsaP256 | Scheme::Ed25519);
-    // Some messages of each must hold, and then one table is made beside 32.
+    let Some(mut eight) = Eight::widest().filter(|_| is_point) else {
+        return Ok(messages);
+    };
+    // Eight messages of each must hold, and then one table is made beside 32.
     for _ in 0..8 + 32 * signers.div_ceil(count.max(1)) {
-        let Some(eight) = eight.as_mut().filter(|_| is_point) else {
-            break;
-        };
-        if eight.holds(&messages).contains(&false) {
-            return Err(broken("a signature that was just made does not verify"));
+        for part in messages.chunks(32) {
+            if eight.holds(part).contains(&false) {
+                return Err(broken("a signature that was just made does not verify"));
+            }
         }
+    }
+    if !messages.iter().all(|message| message.key().has_table()) {
+        return Err(broken("a signer of many messages has no table"));
     }
     Ok(messages)
 }

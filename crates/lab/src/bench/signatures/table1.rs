@@ -13,8 +13,8 @@ use crate::bench::figures::{COLOURS, text, whole};
 const OURS: [(&str, &str); 8] = [
     ("RSA-2048", "rsa2048"),
     ("RSA-3072", "rsa3072"),
-    ("ECDSA P-256", "p256"),
-    ("Ed25519", "ed25519"),
+    ("ECDSA P-256, known signer", "p256"),
+    ("Ed25519, known signer", "ed25519"),
     ("RA-2048, no mask ready", "ra32.new_masks"),
     ("RA-2048, half of the masks ready", "ra32.half_masks"),
     ("RA-2048, masks ready", "ra32.masks_ready"),

@@ -72,7 +72,7 @@ pub struct ReceiveArgs {
     /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
-    /// Memory for what is computed ahead for signers, of all together: hashes of RA messages' parts, multiples of ECDSA's and Ed25519's keys
+    /// Memory for what is computed ahead for signers, of all together: hashes of RA messages' parts, multiples of ECDSA's and Ed25519's keys; less makes them slower
     #[arg(long, value_name = "MIB", default_value_t = (KEY_MEMORY_DEFAULT_BYTES >> 20) as u32)]
     key_memory: u32,
     /// Processors that verify; all but one if not given

@@ -135,8 +135,8 @@ pub struct Request<'a> {
 
 /// Whether each signature is valid, in order.
 ///
-/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where [`Backend::widest`] has none, one
-/// signature at a time is faster elsewhere.
+/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where
+/// [`Backend::widest`] has none, one signature at a time is faster elsewhere.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     five::run(backend, verify::Verify(requests))

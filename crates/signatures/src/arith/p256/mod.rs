@@ -55,15 +55,20 @@ pub enum PointError {
 
 /// A point of the curve other than infinity; every such point has order n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PublicPoint([[u64; WORDS]; 2]);
+pub struct PublicPoint {
+    /// x and y, in Montgomery form.
+    coordinates: [[u64; WORDS]; 2],
+    /// The same as numbers, most significant byte first.
+    bytes: [u8; 64],
+}
 
 impl PublicPoint {
     /// From coordinates, most significant byte first.
     ///
     /// # Errors
     /// Coordinates that are p or more, or of no point of the curve.
-    pub fn from_affine(x: &[u8; 32], y: &[u8; 32]) -> Result<Self, PointError> {
-        let coordinates = [x, y].map(limbs_of_be);
+    pub fn from_affine(x_bytes: &[u8; 32], y_bytes: &[u8; 32]) -> Result<Self, PointError> {
+        let coordinates = [x_bytes, y_bytes].map(limbs_of_be);
         if coordinates
             .iter()
             .any(|coordinate| !five::subtract(coordinate, &field::P).1)
@@ -79,7 +84,17 @@ impl PublicPoint {
         if !five::any(verify::is_on_curve(&x, &y)) {
             return Err(PointError::NotOnCurve);
         }
-        Ok(Self(coordinates))
+        let mut bytes = [0; 64];
+        for (place, byte) in bytes.iter_mut().zip(x_bytes.iter().chain(y_bytes)) {
+            *place = *byte;
+        }
+        Ok(Self { coordinates, bytes })
+    }
+
+    /// The coordinates, x first, most significant byte first.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 64] {
+        &self.bytes
     }
 
     /// From SEC 1's uncompressed form (2.3.4).
@@ -158,8 +173,8 @@ pub struct Request<'a> {
 
 /// Whether each signature is valid, in order. Numbers outside `1..n` make one that is not.
 ///
-/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where [`Backend::widest`] has none, one
-/// signature at a time is faster elsewhere.
+/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where
+/// [`Backend::widest`] has none, one signature at a time is faster elsewhere.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     five::run(backend, verify::Verify(requests))

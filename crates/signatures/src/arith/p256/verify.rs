@@ -50,7 +50,10 @@ impl Task for MakeComb<'_> {
 
     #[inline(always)]
     fn run<W: Outline>(self) -> Self::Output {
-        let [x, y] = self.0.0.map(|words| Element::<W, 2>::from_words(splat(&words)));
+        let [x, y] = self
+            .0
+            .coordinates
+            .map(|words| Element::<W, 2>::from_words(splat(&words)));
         Comb::new(&Affine { x, y })
     }
 }
@@ -111,7 +114,7 @@ impl<W: Outline> Group<W> {
                 _ => r,
             };
             let of_lane = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
-            let [x, y] = request.signer.point().0;
+            let [x, y] = request.signer.point().coordinates;
             for (number, of_lane) in numbers.iter_mut().zip(of_lane.into_iter().chain([x, y])) {
                 number[lane] = of_lane;
             }

@@ -131,13 +131,15 @@ impl Store {
             Shape::Ra { size, domains } => Keys::Ra(gpu.ra_keys(*size, domains, capacity)?),
             Shape::P256 => {
                 let mut keys = gpu.p256_keys(capacity)?;
-                // Tables of all together take hardly longer than one, for which some message would wait later.
+                // Tables of thousands together take hardly longer than one, for which some message would wait later.
                 let placed = places.placed(group);
-                let numbered = placed.iter().filter_map(|key| match numbers.of(key, 0) {
+                let numbered = placed.iter().map(|key| match numbers.of(key, 0) {
                     Number::New(number) => Some((number as usize, key)),
                     Number::Known(_) | Number::None => None,
                 });
-                put_points(gpu, &mut keys, &numbered.collect::<Vec<_>>())?;
+                let numbered: Option<Vec<_>> = numbered.collect();
+                let none = BatchError::Malformed("more signers have places than there are");
+                put_points(gpu, &mut keys, &numbered.ok_or(none)?)?;
                 Keys::P256(keys)
             }
         };
@@ -202,7 +204,7 @@ fn put_points(
     newcomers: &[(usize, &Arc<PublicKey>)],
 ) -> Result<(), BatchError> {
     let points = newcomers.iter().map(|(number, key)| match key.material() {
-        Material::EcdsaP256(key, _) => Some((*number, key.as_bytes().last_chunk()?)),
+        Material::EcdsaP256(key, _) => Some((*number, key.point())),
         _ => None,
     });
     let points: Option<Vec<_>> = points.collect();

@@ -29,7 +29,8 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, NoGpu> + Send>;
 
 /// A device that verifies RSA-PSS, RA and ECDSA over P-256, and makes masks and signatures of a signer of RA.
 ///
-/// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come, as many as there is memory for; whose
+/// Keys of the signers that [`Places`] knows stay on the device once a message of theirs has come (of ECDSA, of anybody), as many as there is
+/// memory for; whose
 /// messages are better not given to it, it says, too. The first message of a key of RA waits some milliseconds for its
 /// components to be hashed, the first one of ECDSA for multiples of all keys that have places.
 ///

@@ -2,6 +2,7 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use linewarden_signatures::arith::p256::PublicPoint;
 use linewarden_signatures::arith::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch};
 use num_bigint::BigUint;
@@ -50,9 +51,9 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let random = SystemRandom::new();
     let pairs: Vec<EcdsaKeyPair> = (0..3).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
-    let points: Vec<[u8; 64]> = pairs
+    let points: Vec<PublicPoint> = pairs
         .iter()
-        .map(|pair| pair.public_key().as_ref()[1..].try_into().unwrap())
+        .map(|pair| PublicPoint::from_sec1(pair.public_key().as_ref()).unwrap())
         .collect();
     let mut keys = gpu.p256_keys(3).unwrap();
     gpu.put_p256_keys(&mut keys, &(0..).zip(&points).collect::<Vec<_>>())
