@@ -1,10 +1,10 @@
 // The threads that work on one number together, and what they tell each other.
 //
 // A group of T neighbouring threads of a warp holds one number, a run of limbs each, or works on one item with numbers
-// of their own (p256.cu); a thread's place in the group is its lane. On the device one context is one thread and holds one lane. On the host one context holds all T lanes of
-// a group, one after another: every value that may differ between lanes is an array of HELD, every step over it a
-// loop, and every exchange one of the functions here. So the same text runs in both places, and no exchange can be
-// forgotten on one of them.
+// of their own (p256.cu); a thread's place in the group is its lane. On the device one context is one thread and holds
+// one lane. On the host one context holds all T lanes of a group, one after another: every value that may differ
+// between lanes is an array of HELD, every step over it a loop, and every exchange one of the functions here. So the
+// same text runs in both places, and no exchange can be forgotten on one of them.
 #pragma once
 #include "platform.cuh"
 
