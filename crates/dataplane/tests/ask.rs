@@ -33,6 +33,7 @@ use support::netns::{ip, leave_namespace};
 use support::shape::{LEASE_S, Shape};
 use support::world::attest::{key, proof, round};
 use support::world::{load_xdp, real_now};
+use support::{While, cpus, pin_to};
 
 /// Where devices wait to be asked.
 const ASKED_PORT: u16 = 20_554;
@@ -445,10 +446,16 @@ fn a_request_is_of_one_session_whoever_renews_it_meanwhile() {
     install(&mut host, A);
     let asked = round(4, 1);
     let (engine, mut thread) = (host.engine(), host.thread_state());
+    // One moment for all: on a busy machine the freshness value would grow too old meanwhile.
+    let (now, now_s) = (Moment::from(real_now()), boot_s());
     let (renewing, looks, mut seen) = (AtomicBool::new(true), AtomicU32::new(0), Vec::new());
     let mut tags = BTreeMap::new();
+    // Side by side where there are two: two that yield to each other may else take turns on one for ever.
+    let cpus = cpus();
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _renewing = While(&renewing);
+            pin_to(cpus[0]);
             for idx in 0..RENEWALS {
                 let response = A.response(&response(idx));
                 let meta = Meta {
@@ -457,7 +464,6 @@ fn a_request_is_of_one_session_whoever_renews_it_meanwhile() {
                     ..Meta::default()
                 };
                 let mut payload: [u8; MESSAGE_BYTES] = response.as_bytes().try_into().unwrap();
-                let now = Moment::from(real_now());
                 let verdict = engine.process(&mut thread, now, &meta, &mut payload);
                 assert_eq!(verdict, Verdict::ReplyAck);
                 let held = Held::of(A, Mode::Key, &response);
@@ -468,11 +474,13 @@ fn a_request_is_of_one_session_whoever_renews_it_meanwhile() {
                     thread::yield_now();
                 }
             }
-            renewing.store(false, Ordering::Release);
         });
+        pin_to(cpus[cpus.len() - 1]);
         while renewing.load(Ordering::Acquire) {
-            seen.extend(host.session_request(A.id(), &asked, boot_s()));
+            seen.extend(host.session_request(A.id(), &asked, now_s));
             looks.fetch_add(1, Ordering::AcqRel);
+            // Without a processor of its own the other one would wait for a time slice at each renewal.
+            thread::yield_now();
         }
     });
     for (ip, request) in &seen {

@@ -14,7 +14,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{self, bpf_insn};
-use libbpf_rs::query::{LinkInfo, LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, TC_EGRESS, TcHook, XdpFlags};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement, Stamp};
@@ -257,8 +257,11 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
 
 /// Puts a program into the link at an interface, in the place of the one that it had, which is returned.
 fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
-    let is_there = |link: &LinkInfo| matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == index);
-    let link = LinkInfoIter::default().find(is_there).unwrap();
+    // By its program: other namespaces, those of tests that run beside this one too, have interfaces of the same number.
+    let program_id = program_on(index);
+    let link = LinkInfoIter::default()
+        .find(|link| link.prog_id == program_id && matches!(link.info, LinkTypeInfo::Xdp(_)))
+        .unwrap();
     let before = Program::fd_from_id(link.prog_id).unwrap();
     // SAFETY: both take numbers only.
     let result = unsafe {
@@ -271,11 +274,16 @@ fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
     before
 }
 
-/// A map of the program on an interface, found as anybody with the privilege finds it.
-fn map_of(index: u32, name: &str) -> MapHandle {
+/// The number of the program on an interface of this namespace.
+fn program_on(index: u32) -> u32 {
     let null = std::fs::File::open("/dev/null").unwrap();
     let hook = libbpf_rs::Xdp::new(null.as_fd());
-    let id = hook.query_id(index.cast_signed(), XdpFlags::NONE).unwrap();
+    hook.query_id(index.cast_signed(), XdpFlags::NONE).unwrap()
+}
+
+/// A map of the program on an interface, found as anybody with the privilege finds it.
+fn map_of(index: u32, name: &str) -> MapHandle {
+    let id = program_on(index);
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
     let program = ProgInfoIter::with_query_opts(options)
         .find(|program| program.id == id)

@@ -12,7 +12,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, RwLock};
 
 use linewarden_dataplane::DataPlane as _;
 use linewarden_dataplane::xdp::Xdp;
@@ -25,6 +25,7 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::{self, Message};
 
+use support::While;
 use support::device::{A, B, Held, gateway_end, sealed_frame, service_end};
 use support::shape::{LEASE_S, Shape};
 use support::world::attest::round;
@@ -260,9 +261,13 @@ fn alone() -> Option<(Xdp, Held)> {
         auth_key: A.auth_key(Mode::Key, RowIndex(0)),
     };
     xdp.install(A.id(), Mode::Key, RowIndex(0), &[row], None).unwrap();
-    xdp.set_fresh(FRESH, support::world::real_now().monotonic_ms * 1_000_000);
+    refresh(&mut xdp);
     let held = win(&xdp, 0);
     Some((xdp, held))
+}
+
+fn refresh(xdp: &mut Xdp) {
+    xdp.set_fresh(FRESH, support::world::real_now().monotonic_ms * 1_000_000);
 }
 
 const FRESH: [u8; 8] = [9; 8];
@@ -332,26 +337,32 @@ fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
     let Some((xdp, first)) = alone() else {
         return;
     };
+    let xdp = RwLock::new(xdp);
     let sessions = Mutex::new(vec![first]);
     let (sealed, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let (renewing, rounds) = (AtomicBool::new(true), AtomicU64::new(0));
     let to = service_end(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _renewing = While(&renewing);
             for idx in 1..=RENEWALS {
+                // On a busy machine the freshness value would grow too old before the last.
+                if idx % 100 == 0 {
+                    refresh(&mut xdp.write().unwrap());
+                }
                 // A few packets a session.
                 while rounds.load(Ordering::Acquire) < 3 * u64::from(idx) {
                     std::thread::yield_now();
                 }
-                let held = win(&xdp, idx);
+                let held = win(&xdp.read().unwrap(), idx);
                 sessions.lock().unwrap().push(held);
             }
-            renewing.store(false, Ordering::Release);
         });
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut seq = 0;
                 while renewing.load(Ordering::Acquire) {
+                    let xdp = xdp.read().unwrap();
                     let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
                     if run.action == u32::MAX {
                         sealed.lock().unwrap().push(run.frame);

@@ -8,6 +8,17 @@ pub mod shape;
 pub mod view;
 pub mod world;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Makes it false when it goes, with a thread that panics too: who works beside it for as long as it is true would work for ever.
+pub struct While<'a>(pub &'a AtomicBool);
+
+impl Drop for While<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
