@@ -470,11 +470,12 @@ fn a_request_is_of_one_session_whoever_renews_it_meanwhile() {
                 tags.insert(asked.request(A.id(), &held.key).tag, from(idx));
                 // Of two that end from now on, the second has begun since: every session is seen, on a busy machine too.
                 let seen = looks.load(Ordering::Acquire);
-                while looks.load(Ordering::Acquire) < seen + 2 {
+                while renewing.load(Ordering::Acquire) && looks.load(Ordering::Acquire) < seen + 2 {
                     thread::yield_now();
                 }
             }
         });
+        let _looking = While(&renewing);
         pin_to(cpus[cpus.len() - 1]);
         while renewing.load(Ordering::Acquire) {
             seen.extend(host.session_request(A.id(), &asked, now_s));

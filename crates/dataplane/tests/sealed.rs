@@ -351,7 +351,8 @@ fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
                     refresh(&mut xdp.write().unwrap());
                 }
                 // A few packets a session.
-                while rounds.load(Ordering::Acquire) < 3 * u64::from(idx) {
+                while renewing.load(Ordering::Acquire) && rounds.load(Ordering::Acquire) < 3 * u64::from(idx)
+                {
                     std::thread::yield_now();
                 }
                 let held = win(&xdp.read().unwrap(), idx);
@@ -360,6 +361,7 @@ fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
         });
         for _ in 0..2 {
             scope.spawn(|| {
+                let _sending = While(&renewing);
                 let mut seq = 0;
                 while renewing.load(Ordering::Acquire) {
                     let xdp = xdp.read().unwrap();

@@ -597,7 +597,9 @@ mod tests {
         let some = (0..last).step_by(61).chain(last..enough);
         let taken: Vec<u64> = some.map(|calls| masks_taken(calls).unwrap()).collect();
         println!("{enough} calls; masks that were taken: {taken:?}");
-        assert!(taken.is_sorted() && taken.contains(&0) && taken.contains(&3));
+        assert!(taken.is_sorted() && taken.last() == Some(&3));
+        // Not because there was no device yet.
+        assert!(gpu(last).is_ok() && taken[taken.len() - 32..].contains(&0));
         assert!(taken.iter().all(|taken| [0, 3].contains(taken)));
     }
 

@@ -10,7 +10,8 @@ pub mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes it false when it goes, with a thread that panics too: who works beside it for as long as it is true would work for ever.
+/// Makes it false when it goes, with a thread that panics too: who works beside that for as long as it is true, or waits for it, would do so
+/// for ever.
 pub struct While<'a>(pub &'a AtomicBool);
 
 impl Drop for While<'_> {

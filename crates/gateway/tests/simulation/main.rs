@@ -20,7 +20,7 @@
 //! is calm who is well is shown so, who is changed is shut out, and who is mended comes back.
 //!
 //! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one. Each rule that the safety rests on is
-//! removed in turn, and the run must notice within 1,000 seeds: one that did is tried first.
+//! removed in turn, and the run must notice within 1,000 seeds: one that did so late is tried first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -144,7 +144,10 @@ fn is_noticed_among_provers(rule: Rule) {
 }
 
 fn notices(first: u64, count: u64, rule: Rule, world: impl Fn(u64) -> World + Sync) {
-    let at_once = world(first).play().err().map(|problem| (first, problem));
+    let at_once = {
+        let _running = Running(first);
+        world(first).play().err().map(|problem| (first, problem))
+    };
     let (seed, problem) = at_once
         .or_else(|| run(count, world).0)
         .unwrap_or_else(|| panic!("nothing notices that {rule:?} is gone"));
