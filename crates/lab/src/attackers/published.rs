@@ -22,6 +22,10 @@ use crate::fleet::DEVICE_PORT;
 /// How long echoes of honest datagrams are waited for before those that are missing are sent again.
 const ECHO_PATIENCE: Duration = Duration::from_secs(1);
 
+/// For how long a RESPONSE is kept from the gateway: its freshness value is accepted for 8 s more at least (LAP/1 1.4.1), and on a busy
+/// machine its own way takes long, too.
+const WITHHELD: Duration = Duration::from_secs(3);
+
 /// A RESPONSE of a quiet device with a given tag; everything else as the gateway wants it.
 fn response(challenge: &wire::Challenge, flags: u8, nonce: [u8; 16], tag: [u8; 16]) -> wire::Response {
     wire::Response {
@@ -179,16 +183,20 @@ pub fn guessed_tags(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     Ok(tally)
 }
 
-/// REQUESTs in the name of a device that waits for its ACK, from its own address and from others. Its RESPONSE must be
-/// accepted all the same.
+/// REQUESTs in the name of a device that waits for its ACK, from its own address and from others, as many as its RESPONSE can wait for. It
+/// must be accepted all the same.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn overwriting_request(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let mut victim = arena.take_puppet()?;
     let response = victim.withheld_response(&mut arena.station, &mut arena.rng)?;
+    let withheld = Instant::now();
     let mut tally = Tally::default();
     for number in 0..arena.effort.min(1_000) {
+        if withheld.elapsed() > WITHHELD {
+            break;
+        }
         let mut nonce = [0u8; 16];
         arena.rng.fill_bytes(&mut nonce);
         let message = request(victim.id(), nonce);
