@@ -134,7 +134,7 @@ fn is_noticed(rule: Rule) {
     is_noticed_by(0, rule);
 }
 
-/// `first` noticed it when this was written; whatever was changed since, another one of them still must.
+/// `first` is one that noticed it when this was written, 0 where the first ones do; should it no longer, another one of them still must.
 fn is_noticed_by(first: u64, rule: Rule) {
     notices(first, 1000, rule, |seed| World::new(seed, Some(rule)));
 }
