@@ -27,25 +27,30 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Sends a packet through the CPU port, which writes the clock, and waits until it has. Boot-time is read after that:
-    /// fresh values end early by as long as this took, never late.
+    /// Sends packets through the CPU port, which write the clock, until one of them has after the question ([`Watch`]). Boot-time is
+    /// read after that: fresh values end early by as long as this took, never late.
     ///
     /// Times that the switch tells are told on as by the `earlier` reading, unless the two cannot both be: the end of a lease
     /// is the same whenever somebody asks, however long either reading took. A quick reading does not contradict a slow one
     /// that knew less.
     pub fn take(link: &Link, earlier: Option<&Self>) -> Result<Self, SwitchError> {
         let (start, asked_us) = (Instant::now(), boot_us());
-        let [before] = link.cells([("clock_us", 0)])?;
+        let mut watch = Watch::after(clock_us(link)?);
         let mut sent = None;
         loop {
             if sent.is_none_or(|sent: Instant| sent.elapsed() > SEND_AGAIN) {
                 link.packet_out(NOWHERE, 0, Vec::new())?;
                 sent = Some(Instant::now());
             }
-            let [now] = link.cells([("clock_us", 0)])?;
-            if now != before {
-                let switch_us = u64::try_from(now).unwrap_or(u64::MAX);
-                return Ok(Self::between(asked_us, switch_us, boot_us(), earlier));
+            match watch.see(clock_us(link)?) {
+                Seen::Nothing => {}
+                Seen::Unknown => {
+                    sent = None;
+                    continue;
+                }
+                Seen::AfterQuestion(switch_us) => {
+                    return Ok(Self::between(asked_us, switch_us, boot_us(), earlier));
+                }
             }
             // The first that is sent, by a port that the switch has not.
             let has_no_port = earlier.is_none() && link.has_refused();
@@ -91,8 +96,62 @@ fn boot_us() -> u64 {
     host::now().boot_ns / 1000
 }
 
+/// What its last packet through the CPU port wrote.
+fn clock_us(link: &Link) -> Result<u64, SwitchError> {
+    let [us] = link.cells([("clock_us", 0)])?;
+    Ok(u64::try_from(us).unwrap_or(u64::MAX))
+}
+
+/// The clock's register, read again and again after a question.
+///
+/// The first time that is written after it may be from before it: the switch gives one time to all frames of a burst and reads the clock
+/// before it takes them, and a frame of somebody else's may have waited. Another time is that of a later burst, which began after the
+/// first was written, so after the question. (simple_switch has each frame's own arrival instead: two that came before the question, and
+/// waited until after it, would still deceive, by as long as they waited.)
+#[derive(Debug)]
+struct Watch {
+    held_us: u64,
+    changed: bool,
+}
+
+/// What a look at the register tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Nobody has written since.
+    Nothing,
+    /// Written after the question, with a time that may be from before it: another packet is wanted.
+    Unknown,
+    /// The switch read this time after the question.
+    AfterQuestion(u64),
+}
+
+impl Watch {
+    /// From when the question was asked, and the register held this.
+    const fn after(held_us: u64) -> Self {
+        Self {
+            held_us,
+            changed: false,
+        }
+    }
+
+    fn see(&mut self, now_us: u64) -> Seen {
+        if now_us == self.held_us {
+            return Seen::Nothing;
+        }
+        self.held_us = now_us;
+        if std::mem::replace(&mut self.changed, true) {
+            Seen::AfterQuestion(now_us)
+        } else {
+            Seen::Unknown
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
 
     #[test]
@@ -128,6 +187,78 @@ mod tests {
             assert!(earlier.is_none_or(|earlier| earlier.zero_us == reading.zero_us));
             Some(reading)
         });
+    }
+
+    /// A switch whose worker reads the clock, takes what has come and writes, and may lose its processor before each of these.
+    struct Worker {
+        rng: ChaCha8Rng,
+        boot_us: u64,
+        /// One of these is under way: read, with this time; taken, if there was any frame.
+        burst: (u64, bool),
+        waiting: u32,
+        register_us: u64,
+    }
+
+    const ZERO_US: u64 = 3_000;
+
+    impl Worker {
+        /// The worker's next step, and the time that it takes: mostly little.
+        fn step(&mut self) {
+            let busy = self.rng.random_ratio(1, 20);
+            self.boot_us += self.rng.random_range(0..if busy { 300_000 } else { 300 });
+            match self.burst {
+                (read_us, true) => {
+                    self.register_us = read_us;
+                    self.burst = (self.boot_us - ZERO_US, false);
+                }
+                (read_us, false) if self.waiting > 0 => {
+                    self.waiting = 0;
+                    self.burst = (read_us, true);
+                }
+                _ => self.burst = (self.boot_us - ZERO_US, false),
+            }
+        }
+
+        /// Some steps, among which somebody else sends now and then.
+        fn go_on(&mut self) -> u64 {
+            for _ in 0..self.rng.random_range(0..4) {
+                self.waiting += u32::from(self.rng.random_ratio(1, 10));
+                self.step();
+            }
+            self.register_us
+        }
+
+        fn reading(&mut self, earlier: Option<&Reading>) -> Reading {
+            let asked_us = self.boot_us;
+            let mut watch = Watch::after(self.go_on());
+            self.waiting += 1;
+            loop {
+                match watch.see(self.go_on()) {
+                    Seen::Nothing => self.waiting += u32::from(self.rng.random_ratio(1, 50)),
+                    Seen::Unknown => self.waiting += 1,
+                    Seen::AfterQuestion(us) => return Reading::between(asked_us, us, self.boot_us, earlier),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_busy_switch_and_frames_of_others_move_no_lease() {
+        for seed in 0..200 {
+            let mut worker = Worker {
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                boot_us: 1_000_000,
+                burst: (0, false),
+                waiting: 0,
+                register_us: 0,
+            };
+            let first = worker.reading(None);
+            let mut last = first;
+            for number in 0..100 {
+                last = worker.reading(Some(&last));
+                assert_eq!(last.zero_us, first.zero_us, "seed {seed}, reading {number}");
+            }
+        }
     }
 
     #[test]
