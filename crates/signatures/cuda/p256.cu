@@ -2,7 +2,7 @@
 // compared without dividing by Z^2.
 //
 // Multiples of G and of all Q are in tables that were made before, so that u1 G takes no doublings and u2 Q fifteen
-// (src/arith/five/comb.rs does the same). By latency four threads share the additions out, and add their sums up.
+// (crates/arithmetic/src/five/comb.rs does the same). By latency four threads share the additions out, and add their sums up.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_point.cuh"

@@ -10,7 +10,6 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-use crate::arith::Backend;
 use crate::key::{Material, PublicKey};
 use crate::lane::Places;
 use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
@@ -19,6 +18,7 @@ use crate::refusal::Refusal;
 use crate::scheduler::engine::{Lane, LaneLost, measure};
 use crate::scheduler::{Class, LaneKind, LaneSpec};
 use crate::service::class;
+use linewarden_arithmetic::Backend;
 
 /// Signers of each class that samples are of.
 const SIGNERS_MAX: usize = 8;

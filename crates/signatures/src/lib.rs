@@ -17,9 +17,7 @@
 //! | [`store`] | private keys, tables and masks in files; revocations |
 //! | [`udp`] | datagrams in batches |
 //! | [`bsm`] | part I of SAE J2735's Basic Safety Message: UPER and JSON |
-//! | [`arith`] | numbers: Montgomery multiplication one by one and eight at a time, RSA, P-256, edwards25519 |
 
-pub mod arith;
 pub mod bsm;
 pub mod calibration;
 pub mod gpu;

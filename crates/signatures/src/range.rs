@@ -1,8 +1,8 @@
 //! Whether a signature's numbers are in their ranges: what every lane may rely on, and what makes two forms of one signature one.
 
-use crate::arith::rsa::RsaPublic;
 use crate::key::{Material, PublicKey};
 use crate::refusal::Refusal;
+use linewarden_arithmetic::rsa::RsaPublic;
 
 /// The order of P-256 (FIPS 186-5; SP 800-186, 3.2.1.3), big-endian limbs.
 const P256_ORDER: [u64; 4] = [
@@ -104,7 +104,7 @@ fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
     if scalar >= ED25519_ORDER {
         return Err(Refusal::OutOfRange);
     }
-    if crate::arith::edwards::is_small_order(&point) {
+    if linewarden_arithmetic::edwards::is_small_order(&point) {
         return Err(Refusal::OutOfRange);
     }
     let mut y = words(&point, u64::from_le_bytes);

@@ -17,8 +17,8 @@ use super::private::Numbers;
 use super::pss::PssBatch;
 use super::ra::RaBatch;
 use super::target::launch;
-use crate::arith::p256::{BASE_POINT, PublicPoint};
-use crate::arith::rsa::Size;
+use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
+use linewarden_arithmetic::rsa::Size;
 
 /// Products of one round of `imad_limit`.
 const ROUND_PRODUCTS: u32 = 256;

@@ -2,7 +2,7 @@
 
 use super::engine::{Gpu, bytes_of, check_keys, check_length};
 use super::error::{BatchError, GpuLost};
-use super::keys::RsaKeys;
+use super::keys::{OnDevice as _, RsaKeys};
 use super::layouts::{FdhArgs, MESSAGE_BYTES_MAX};
 use super::slot::{Field, Job, run};
 use super::target::launch;

@@ -8,7 +8,7 @@ use super::error::BatchError;
 use super::kernels::{self, Kernel};
 use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaVerifyArgs, RsaKey, Shared};
 use super::target::DeviceMemory;
-use crate::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 
 /// Of a key that a caller names by its modulus.
 pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
@@ -18,58 +18,71 @@ pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
 }
 
 /// Kernels are made for one size or the other.
-impl Size {
-    const fn public_bytes(self) -> usize {
+/// What a device has for numbers of a size; pairs of kernels are by throughput and by latency.
+pub(super) trait OnDevice {
+    fn public_bytes(self) -> usize;
+    fn secret_bytes(self) -> usize;
+    fn pss(self) -> (Kernel<PssArgs>, Kernel<PssArgs>);
+    fn ra_verify(self) -> (Kernel<RaVerifyArgs>, Kernel<RaVerifyArgs>);
+    fn ra_sign(self) -> (Kernel<RaSignArgs>, Kernel<RaSignArgs>);
+    fn fdh(self) -> Kernel<FdhArgs>;
+    fn crt_halves(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>);
+    fn crt_join(self) -> Kernel<CrtArgs>;
+    fn public_record(self, modulus: &[u8], prefix: &[u8], first_row: u32) -> Result<Vec<u8>, BatchError>;
+    fn secret_record(self, modulus: &[u8], secret: &RsaSecret) -> Result<Zeroizing<Vec<u8>>, BatchError>;
+}
+
+impl OnDevice for Size {
+    fn public_bytes(self) -> usize {
         match self {
             Self::Bits2048 => size_of::<RsaKey<64>>(),
             Self::Bits3072 => size_of::<RsaKey<96>>(),
         }
     }
 
-    const fn secret_bytes(self) -> usize {
+    fn secret_bytes(self) -> usize {
         match self {
             Self::Bits2048 => size_of::<CrtKey<32>>(),
             Self::Bits3072 => size_of::<CrtKey<48>>(),
         }
     }
 
-    /// By throughput and by latency, as all pairs here.
-    pub(super) const fn pss(self) -> (Kernel<PssArgs>, Kernel<PssArgs>) {
+    fn pss(self) -> (Kernel<PssArgs>, Kernel<PssArgs>) {
         match self {
             Self::Bits2048 => (kernels::PSS_2048_T2, kernels::PSS_2048_T8),
             Self::Bits3072 => (kernels::PSS_3072_T4, kernels::PSS_3072_T8),
         }
     }
 
-    pub(super) const fn ra_verify(self) -> (Kernel<RaVerifyArgs>, Kernel<RaVerifyArgs>) {
+    fn ra_verify(self) -> (Kernel<RaVerifyArgs>, Kernel<RaVerifyArgs>) {
         match self {
             Self::Bits2048 => (kernels::RA_VERIFY_2048_T2, kernels::RA_VERIFY_2048_T8),
             Self::Bits3072 => (kernels::RA_VERIFY_3072_T4, kernels::RA_VERIFY_3072_T8),
         }
     }
 
-    pub(super) const fn ra_sign(self) -> (Kernel<RaSignArgs>, Kernel<RaSignArgs>) {
+    fn ra_sign(self) -> (Kernel<RaSignArgs>, Kernel<RaSignArgs>) {
         match self {
             Self::Bits2048 => (kernels::RA_SIGN_2048_T2, kernels::RA_SIGN_2048_T8),
             Self::Bits3072 => (kernels::RA_SIGN_3072_T4, kernels::RA_SIGN_3072_T8),
         }
     }
 
-    pub(super) const fn fdh(self) -> Kernel<FdhArgs> {
+    fn fdh(self) -> Kernel<FdhArgs> {
         match self {
             Self::Bits2048 => kernels::FDH_2048,
             Self::Bits3072 => kernels::FDH_3072,
         }
     }
 
-    pub(super) const fn crt_halves(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>) {
+    fn crt_halves(self) -> (Kernel<CrtArgs>, Kernel<CrtArgs>) {
         match self {
             Self::Bits2048 => (kernels::CRT_HALVES_2048_T1, kernels::CRT_HALVES_2048_T4),
             Self::Bits3072 => (kernels::CRT_HALVES_3072_T2, kernels::CRT_HALVES_3072_T4),
         }
     }
 
-    pub(super) const fn crt_join(self) -> Kernel<CrtArgs> {
+    fn crt_join(self) -> Kernel<CrtArgs> {
         match self {
             Self::Bits2048 => kernels::CRT_JOIN_2048,
             Self::Bits3072 => kernels::CRT_JOIN_3072,

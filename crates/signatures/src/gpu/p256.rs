@@ -8,7 +8,7 @@ use super::kernels;
 use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256Table, P256TableArgs};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
-use crate::arith::p256::{BASE_POINT, PublicPoint};
+use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
 
 /// Bytes that a public key takes on a device: multiples of its point.
 pub(crate) const P256_KEY_BYTES: usize = P256_KEY_TABLE.bytes();

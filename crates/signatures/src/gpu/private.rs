@@ -7,11 +7,11 @@ use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length};
 use super::error::{BatchError, GpuLost};
 use super::hash::Messages;
 use super::kernels::{Kernel, KernelInfo};
-use super::keys::RsaSecrets;
+use super::keys::{OnDevice as _, RsaSecrets};
 use super::layouts::{CRT_POWERS, CrtArgs, FdhArgs};
 use super::slot::{Field, Job, Slice, run};
 use super::target::{launch, threads_of};
-use crate::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 
 /// Numbers to be raised to the private exponents of keys.
 #[derive(Clone, Copy)]

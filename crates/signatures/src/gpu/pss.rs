@@ -2,7 +2,7 @@
 
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::BatchError;
-use super::keys::RsaKeys;
+use super::keys::{OnDevice as _, RsaKeys};
 use super::layouts::PssArgs;
 use super::slot::{Field, Job, run};
 use super::target::launch;

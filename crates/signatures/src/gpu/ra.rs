@@ -8,13 +8,13 @@ use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::BatchError;
 use super::hash::Messages;
-use super::keys::{RsaKeys, RsaSecrets, size_of_modulus};
+use super::keys::{OnDevice as _, RsaKeys, RsaSecrets, size_of_modulus};
 use super::layouts::{RaSignArgs, RaVerifyArgs, SEED_BYTES};
 use super::private::{Destination, Source};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
-use crate::arith::rsa::Size;
 use crate::ra::Mask;
+use linewarden_arithmetic::rsa::Size;
 
 pub(super) const NO_ROOM: BatchError = BatchError::Malformed("the signer has no room for so many masks");
 

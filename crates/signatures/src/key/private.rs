@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use super::public::{Material, PublicKey, PublicKeyError};
 use super::text::LayoutText;
-use crate::arith::rsa::{Fault, RsaPrivate};
 use crate::message::Draft;
 use crate::ra::{Layout, PAD_BYTES, RaPrivate, RaPublic};
 use crate::scheme::Scheme;
+use linewarden_arithmetic::rsa::{Fault, RsaPrivate};
 
 /// Why a private key cannot be made, read or used.
 #[derive(Debug, thiserror::Error)]

@@ -10,9 +10,9 @@ use super::layout::Digits;
 use super::mask::Mask;
 use super::public::RaPublic;
 use super::table::Table;
-use crate::arith::Backend;
-use crate::arith::rsa::{self, Fault, RsaPrivate};
 use crate::message::MASK_NAME_BYTES;
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::rsa::{self, Fault, RsaPrivate};
 
 /// A private key, with its public one.
 pub struct RaPrivate {

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::hash::{HASH_BYTES_MAX, Prefixes};
 use super::layout::{COMPONENTS_MAX, Digits, Layout};
-use crate::arith::rsa::{self, Element, RsaPublic};
 use crate::message::MASK_NAME_BYTES;
+use linewarden_arithmetic::rsa::{self, Element, RsaPublic};
 
 /// Bytes of the pad P.
 pub const PAD_BYTES: usize = 32;

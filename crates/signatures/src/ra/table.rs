@@ -9,8 +9,8 @@ use super::EIGHT;
 use super::layout::{COMPONENTS_MAX, Digits};
 use super::mask::Mask;
 use super::public::{Factors, RaPublic};
-use crate::arith::Backend;
-use crate::arith::rsa::{self, Fault, product_eight};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::rsa::{self, Fault, product_eight};
 
 /// `Γ[j][v]`, by row of the layout. A secret: with it, and a mask, messages are signed.
 pub struct Table {

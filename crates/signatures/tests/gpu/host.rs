@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support;
-use linewarden_signatures::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{
     BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Stage,
     host_layouts, layouts, measure, rows_of,

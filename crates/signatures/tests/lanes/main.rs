@@ -11,7 +11,7 @@ mod common;
 mod graphics;
 
 use common::{NOW, receiver, receiver_of, sign, stamp};
-use linewarden_signatures::arith::Backend;
+use linewarden_arithmetic::Backend;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
 use linewarden_signatures::key::PrivateKey;

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use aws_lc_rs::signature;
-use linewarden_signatures::arith::Backend;
-use linewarden_signatures::arith::edwards::{self, KeyError, KnownKey, PublicKey, Request, Signer};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::edwards::{self, KeyError, KnownKey, PublicKey, Request, Signer};
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha512};
 

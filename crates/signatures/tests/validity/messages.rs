@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use linewarden_signatures::arith::Backend;
+use linewarden_arithmetic::Backend;
 use linewarden_signatures::gpu::{Emulation, Gpu};
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use aws_lc_rs::{digest, signature};
-use linewarden_signatures::arith::Backend;
-use linewarden_signatures::arith::p256::{self, KnownPoint, PointError, PublicPoint, Request, Signer};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::p256::{self, KnownPoint, PointError, PublicPoint, Request, Signer};
 use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 

@@ -1,6 +1,6 @@
 //! RSA-PSS and Rapid Authentication, as messages.
 
-use linewarden_signatures::arith::rsa::RsaPublic;
+use linewarden_arithmetic::rsa::RsaPublic;
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::message::{MASK_NAME_BYTES, PayloadKind};
 use linewarden_signatures::ra::RaPublic;

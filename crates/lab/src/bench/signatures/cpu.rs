@@ -185,7 +185,7 @@ fn uncached(messages: &[Checked]) -> Result<Done, BenchError> {
 
 /// Our ways by aws-lc's.
 fn ratios(report: &mut Report) {
-    let vectors = linewarden_signatures::arith::Backend::widest().map(|backend| backend.name());
+    let vectors = linewarden_arithmetic::Backend::widest().map(|backend| backend.name());
     let over = |a: &str, b: &str| Some(report.value(a)? / report.value(b)?);
     let mut rows = Vec::new();
     let mut pending = Vec::new();

@@ -2,8 +2,8 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
-use linewarden_signatures::arith::p256::PublicPoint;
-use linewarden_signatures::arith::rsa::Size;
+use linewarden_arithmetic::p256::PublicPoint;
+use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch, PssBatch};
 use num_bigint::BigUint;
 use rand::RngExt as _;

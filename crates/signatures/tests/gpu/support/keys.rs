@@ -1,6 +1,6 @@
 //! RSA keys whose factors have long runs of ones or zeros, and one of random factors.
 
-use linewarden_signatures::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::RsaSecret;
 use num_bigint::BigUint;
 

@@ -4,7 +4,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
 };
-use linewarden_signatures::arith::p256::PublicPoint;
+use linewarden_arithmetic::p256::PublicPoint;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};

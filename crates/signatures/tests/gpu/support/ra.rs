@@ -1,6 +1,6 @@
 //! Rapid Authentication, against the formulas of docs/protocols.md in big numbers.
 
-use linewarden_signatures::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, RaBatch, RaKeys, RaSigner};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PSS_2048_8192_SHA256, RSA_PSS_SHA256, RsaKeyPair, RsaPublicKeyComponents};
-use linewarden_signatures::arith::rsa::Size;
+use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, Numbers, PssBatch, RsaKeys};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};

@@ -1,0 +1,96 @@
+//! A factor of a point as signed digits, `-2^(w-1) ..= 2^(w-1)` for windows of w bits (Booth, *A signed binary multiplication technique*, 1951).
+//!
+//! Unlike P-256's, these digits may be 0, for additions know no exceptions here. And no factor k is replaced by -k or k + L: a key may have a
+//! component of small order, for which L is not 0.
+
+use crate::five::bits;
+
+/// Bits of the factors, below L; the topmost digit has a bit left for what it is carried.
+const BITS: usize = 253;
+
+/// A digit: a number, or its negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Digit {
+    pub(super) index: usize,
+    pub(super) negative: bool,
+}
+
+/// How many digits of `width` bits there are.
+pub(super) const fn places(width: usize) -> usize {
+    (BITS + 1).div_ceil(width)
+}
+
+/// The digit that counts `2^(width place)`, at most 15 bits wide.
+pub(super) fn digit(number: &[u64; 4], width: usize, place: usize) -> Digit {
+    // The window, and the bit below it.
+    let window = match (width * place).checked_sub(1) {
+        Some(at) => bits(number, at, width + 1),
+        None => bits(number, 0, width) << 1,
+    };
+    let up = window.div_ceil(2);
+    if window >> width == 0 {
+        Digit {
+            index: up,
+            negative: false,
+        }
+    } else {
+        Digit {
+            index: (1 << width) - up,
+            negative: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use num_bigint::{BigInt, BigUint};
+
+    use super::*;
+    use crate::testing::limbs;
+
+    #[test]
+    fn digits_make_up_the_number() {
+        let l_less_1 = [0x5812_631a_5cf5_d3ec, 0x14de_f9de_a2f7_9cd6, 0, 1 << 60];
+        let some = [
+            [0; 4],
+            [1, 0, 0, 0],
+            [u64::MAX, 0, u64::MAX, 0],
+            [u64::MAX, u64::MAX, u64::MAX, (1 << 60) - 1],
+            [
+                0x5555_5555_5555_5555,
+                0xaaaa_aaaa_aaaa_aaaa,
+                0x1084_2108_4210_8421,
+                0x0fed_cba9_8765_4321,
+            ],
+            l_less_1,
+        ];
+        let near = |bit: u32| {
+            let power = BigUint::from(1u32) << bit;
+            [&power - 1u32, power.clone(), power + 1u32]
+        };
+        let powers = (0..=252)
+            .flat_map(near)
+            .map(|number| limbs(&number, 4).try_into().unwrap());
+        for number in powers.chain(some) {
+            for width in [4, 5, 8, 10, 13] {
+                let mut sum = BigInt::from(0);
+                for place in (0..places(width)).rev() {
+                    let Digit { index, negative } = digit(&number, width, place);
+                    assert!(index <= 1 << (width - 1), "{number:?} {width} {place}");
+                    sum = (sum << width)
+                        + if negative {
+                            -BigInt::from(index)
+                        } else {
+                            BigInt::from(index)
+                        };
+                }
+                let bytes = number.map(u64::to_le_bytes).concat();
+                assert_eq!(
+                    sum,
+                    BigInt::from_bytes_le(num_bigint::Sign::Plus, &bytes),
+                    "{width}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Ed25519 (RFC 8032, 5.1.7), eight signatures side by side, each with its own key.
+//!
+//! A signature is valid if the encoding of `s B - h A` is r, byte by byte, and `s < L`: without the cofactor, as other libraries decide about a
+//! signature alone. Every lane goes through the same steps, and there is no equation that combines several signatures: such a one lets
+//! components of small order cancel, and would have verdicts of its own. All inputs are public, and the time that they take says something
+//! about them.
+
+mod digits;
+mod field;
+mod multiples;
+mod point;
+mod verify;
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha512};
+
+use crate::eight::Backend;
+use crate::five::comb::KEY_WINDOW;
+use crate::five::montgomery::Modulus;
+use crate::five::{self, WORDS, limbs_of_le, subtract, words};
+
+/// The order L of the base point, a prime.
+const ORDER: Modulus = Modulus::new([0x5812_631a_5cf5_d3ed, 0x14de_f9de_a2f7_9cd6, 0, 1 << 60]);
+
+/// Why bytes are no public key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// y is p or more, for which another encoding has the same point.
+    #[error("the y coordinate is not below the field's prime")]
+    NotCanonical,
+    /// No point has this y.
+    #[error("the point is not on the curve edwards25519")]
+    NotOnCurve,
+    /// One of the eight points for which there are signatures that hold for many messages.
+    #[error("the point has a small order")]
+    SmallOrder,
+}
+
+/// A point whose order is not small; it may have a component of small order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey {
+    bytes: [u8; 32],
+    /// x and y of the negative point.
+    negative: [[u64; WORDS]; 2],
+}
+
+impl PublicKey {
+    /// From RFC 8032's encoding (5.1.2).
+    ///
+    /// # Errors
+    /// Encodings that are not canonical, or of no point, or of a point of small order.
+    pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, KeyError> {
+        let (y, x_is_odd) = split(bytes);
+        if !subtract(&y, &field::P).1 {
+            return Err(KeyError::NotCanonical);
+        }
+        if is_small_order(bytes) {
+            return Err(KeyError::SmallOrder);
+        }
+        let backend = Backend::widest().unwrap_or(Backend::PORTABLE);
+        let point = five::run(backend, verify::Decompress { y: &y, x_is_odd });
+        let [_, negative_x] = point.ok_or(KeyError::NotOnCurve)?;
+        Ok(Self {
+            bytes: *bytes,
+            negative: [words(&negative_x), words(&y)],
+        })
+    }
+
+    /// The encoding that it was made from.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+}
+
+/// A key with multiples of its point that were computed ahead, with which signatures are verified in two fifths of the time.
+pub struct KnownKey {
+    key: PublicKey,
+    comb: multiples::Comb<KEY_WINDOW>,
+}
+
+impl KnownKey {
+    /// Bytes of memory that one takes.
+    pub const BYTES: usize = size_of::<Self>() + multiples::Comb::<KEY_WINDOW>::BYTES;
+
+    /// Computes the multiples, which takes as long as seven signatures of a new key.
+    #[must_use]
+    pub fn new(backend: Backend, key: &PublicKey) -> Self {
+        Self {
+            key: *key,
+            comb: five::run(backend, verify::MakeComb(key)),
+        }
+    }
+}
+
+impl fmt::Debug for KnownKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KnownKey").field(&self.key).finish_non_exhaustive()
+    }
+}
+
+/// Whose a signature is.
+#[derive(Debug, Clone, Copy)]
+pub enum Signer<'a> {
+    /// Of whom nothing was computed ahead.
+    New(&'a PublicKey),
+    /// Whose multiples are there.
+    Known(&'a KnownKey),
+}
+
+impl<'a> Signer<'a> {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &'a PublicKey {
+        match self {
+            Self::New(key) => key,
+            Self::Known(known) => &known.key,
+        }
+    }
+}
+
+/// A signature to verify.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Whose it is.
+    pub signer: Signer<'a>,
+    /// The signature's first half: a point.
+    pub r: &'a [u8; 32],
+    /// Its second half: a number, least significant byte first.
+    pub s: &'a [u8; 32],
+    /// SHA-512 of r, the key and the message, see [`hash`].
+    pub hash: &'a [u8; 64],
+}
+
+/// Whether each signature is valid, in order.
+///
+/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where
+/// [`Backend::widest`] has none, one signature at a time is faster elsewhere.
+#[must_use]
+pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
+    five::run(backend, verify::Verify(requests))
+}
+
+/// SHA-512 of r, the key and the message.
+#[must_use]
+pub fn hash(r: &[u8; 32], key: &PublicKey, message: &[u8]) -> [u8; 64] {
+    Sha512::new()
+        .chain_update(r)
+        .chain_update(key.bytes)
+        .chain_update(message)
+        .finalize()
+        .into()
+}
+
+/// Whether bytes encode a point whose order divides 8, canonically or not.
+#[must_use]
+pub fn is_small_order(bytes: &[u8; 32]) -> bool {
+    /// y of the points of order 4, 1, 2 and 8, and those of them that are still below 2^255 with p added. Either sign of x goes with each.
+    const Y: [[u64; 4]; 7] = [
+        [0, 0, 0, 0],
+        [1, 0, 0, 0],
+        [u64::MAX - 19, u64::MAX, u64::MAX, u64::MAX >> 1],
+        [
+            0xb027_b2c2_8f95_e826,
+            0xf098_eff2_89f4_c345,
+            0x3933_c6d3_05ac_dfd5,
+            0x05fc_536d_8802_38b1,
+        ],
+        [
+            0x4fd8_4d3d_706a_17c7,
+            0x0f67_100d_760b_3cba,
+            0xc6cc_392c_fa53_202a,
+            0x7a03_ac92_77fd_c74e,
+        ],
+        [u64::MAX - 18, u64::MAX, u64::MAX, u64::MAX >> 1],
+        [u64::MAX - 17, u64::MAX, u64::MAX, u64::MAX >> 1],
+    ];
+    Y.contains(&split(bytes).0)
+}
+
+/// y, below 2^255, and whether x is odd.
+fn split(bytes: &[u8; 32]) -> ([u64; 4], bool) {
+    let [low @ .., top] = limbs_of_le(bytes);
+    ([low[0], low[1], low[2], top & (u64::MAX >> 1)], top >> 63 == 1)
+}

@@ -1,0 +1,226 @@
+//! Multiples of points: per lane of eight public keys, and of points that are known ahead.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indices are lanes, words, and digits that are at most the last multiple"
+)]
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::digits::Digit;
+use super::field::{Element, invert_all};
+use super::point::{Addend, AffineAddend, Extended, Projective};
+use crate::eight::LANES;
+use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
+use crate::five::{Code, Outline, WORDS, load, select, store};
+
+/// A word of each lane.
+type Lanes = [u64; LANES];
+
+/// The multiples of eight points, none to 16: sum, difference, t, -t, z.
+pub(super) struct Multiples([[[Lanes; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
+
+impl Multiples {
+    #[inline(always)]
+    pub(super) fn new<W: Outline>(of: &AffineAddend<W>) -> Self {
+        let mut multiples = Self([[[[0; LANES]; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
+        let mut point = Extended::<W>::neutral();
+        for entry in &mut multiples.0 {
+            let Addend {
+                of: AffineAddend { sum, difference, t },
+                z,
+            } = Addend::new(&point);
+            let negative = t.sum().negative::<4>().fold();
+            for (row, coordinate) in entry.iter_mut().zip([sum, difference, t, negative, z]) {
+                for (lanes, word) in row.iter_mut().zip(coordinate.words()) {
+                    *lanes = word.store();
+                }
+            }
+            point = point.add_affine(of).extended();
+        }
+        multiples
+    }
+
+    /// Of each lane's point the multiple that its digit is.
+    #[inline(always)]
+    pub(super) fn take<W: Outline>(&self, digits: &[Digit; LANES]) -> Addend<W> {
+        let entries = digits.map(|digit| &self.0[digit.index]);
+        let negative = digits.map(|digit| usize::from(digit.negative));
+        Addend {
+            of: AffineAddend {
+                sum: take(&entries, negative),
+                difference: take(&entries, negative.map(|negative| 1 - negative)),
+                t: take(&entries, negative.map(|negative| 2 + negative)),
+            },
+            z: take(&entries, [4; LANES]),
+        }
+    }
+}
+
+/// Of each lane its own coordinate of its own entry.
+#[inline(always)]
+fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 5]; LANES], coordinate: [usize; LANES]) -> Element<W> {
+    let mut words = [W::splat(0); WORDS];
+    for (index, word) in words.iter_mut().enumerate() {
+        let mut lanes = [0; LANES];
+        for (lane, out) in lanes.iter_mut().enumerate() {
+            *out = entries[lane][coordinate[lane]][index][lane];
+        }
+        *word = W::load(lanes);
+    }
+    Element::from_words(words)
+}
+
+/// A multiple in one lane's words: sum, difference, t.
+type Entry = [[u64; WORDS]; 3];
+
+/// Of a point P, and for each tooth of a comb, the multiples of `2^(PERIOD tooth) P` from none to `2^(WINDOW - 1)`.
+pub(super) struct Comb<const WINDOW: usize>(Vec<Entry>);
+
+impl<const WINDOW: usize> Comb<WINDOW> {
+    /// Multiples of a tooth.
+    const COUNT: usize = (1 << (WINDOW - 1)) + 1;
+    pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
+
+    /// Of the point with these coordinates in all lanes. A thousand doublings and additions are done in the time of a few verifications,
+    /// eight teeth side by side.
+    #[inline(always)]
+    pub(super) fn new<W: Outline>([x, y]: &[Element<W>; 2]) -> Self {
+        let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
+        let roots = roots(&AffineAddend::new(x, y));
+        for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
+            fill_teeth::<W>(roots, entries);
+        }
+        Self(entries)
+    }
+
+    /// The multiples of a tooth that the digits are, each lane's of its own comb.
+    #[inline(always)]
+    pub(super) fn take<W: Outline>(
+        combs: &[&Self; LANES],
+        tooth: usize,
+        digits: &[Digit; LANES],
+    ) -> AffineAddend<W> {
+        let mut of_lanes = [[[0; WORDS]; LANES]; 3];
+        let mut mask = [0; LANES];
+        for (lane, (comb, digit)) in combs.iter().zip(digits).enumerate() {
+            let entry = &comb.0[tooth * Self::COUNT + digit.index];
+            let negative = usize::from(digit.negative);
+            of_lanes[0][lane] = entry[negative];
+            of_lanes[1][lane] = entry[1 - negative];
+            of_lanes[2][lane] = entry[2];
+            mask[lane] = if digit.negative { u64::MAX } else { 0 };
+        }
+        let t = Element::from_words(load(&of_lanes[2]));
+        let negative = t.sum().negative::<4>().fold();
+        AffineAddend {
+            sum: Element::from_words(load(&of_lanes[0])),
+            difference: Element::from_words(load(&of_lanes[1])),
+            t: Element::from_words(select(negative.words(), t.words(), W::load(mask))),
+        }
+    }
+}
+
+/// A root of each tooth: the point times `2^(PERIOD tooth)`, as X, Y, Z and T.
+#[inline(always)]
+fn roots<W: Outline>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
+    let mut roots = [[[0; WORDS]; 4]; TEETH];
+    let mut point = Extended::neutral().add_affine(of).extended();
+    for bit in 0..=(TEETH - 1) * PERIOD {
+        if bit > 0 {
+            point = point.of.double().extended();
+        }
+        if bit % PERIOD == 0 {
+            roots[bit / PERIOD] = [
+                store(point.of.x.words())[0],
+                store(point.of.y.words())[0],
+                store(point.of.z.words())[0],
+                store(point.t.words())[0],
+            ];
+        }
+    }
+    roots
+}
+
+/// The multiples of at most eight roots, each one's as many as there are entries for it.
+#[inline(always)]
+fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
+    let count = entries.len() / roots.len();
+    let mut of_lanes = [[[0; WORDS]; LANES]; 4];
+    for lane in 0..LANES {
+        for (of_lanes, coordinate) in of_lanes.iter_mut().zip(roots[lane.min(roots.len() - 1)]) {
+            of_lanes[lane] = coordinate;
+        }
+    }
+    let root = Addend::new(&Extended {
+        of: Projective {
+            x: Element::from_words(load(&of_lanes[0])),
+            y: Element::from_words(load(&of_lanes[1])),
+            z: Element::from_words(load(&of_lanes[2])),
+        },
+        t: Element::from_words(load(&of_lanes[3])),
+    });
+    let mut points = vec![Extended::<W>::neutral()];
+    let mut last = Extended::neutral();
+    while points.len() < count {
+        last = last.add(&root).extended();
+        points.push(last);
+    }
+    let mut inverses = Vec::with_capacity(count);
+    for point in &points {
+        inverses.push(point.of.z);
+    }
+    invert_all(&mut inverses);
+    // A loop and no closures: those would not be compiled for the vectors.
+    for (index, (point, inverse)) in points.iter().zip(inverses).enumerate() {
+        let x = point.of.x.mul(&inverse).fold();
+        let y = point.of.y.mul(&inverse).fold();
+        let AffineAddend { sum, difference, t } = AffineAddend::new(&x, &y);
+        let (sum, difference, t) = (store(sum.words()), store(difference.words()), store(t.words()));
+        for (tooth, entries) in entries.chunks_mut(count).enumerate() {
+            entries[index] = [sum[tooth], difference[tooth], t[tooth]];
+        }
+    }
+}
+
+/// The comb of the base point, 782 KiB.
+pub(super) type BaseComb = Comb<BASE_WINDOW>;
+
+impl BaseComb {
+    /// Computed once, in a few milliseconds.
+    #[inline(always)]
+    pub(super) fn of_base<W: Outline>() -> &'static Self {
+        static COMB: OnceLock<BaseComb> = OnceLock::new();
+        COMB.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+    }
+}
+
+/// To compute the comb of the base point, as a function of its own.
+struct Compute<W>(PhantomData<W>);
+
+impl<W: Outline> Code for Compute<W> {
+    type Output = BaseComb;
+
+    #[inline(always)]
+    fn run(self) -> BaseComb {
+        Comb::new::<W>(&base_point())
+    }
+}
+
+/// The base point B: y is 4 / 5, and x is even (RFC 8032, 5.1).
+#[inline(always)]
+pub(super) fn base_point<W: Outline>() -> [Element<W>; 2] {
+    const X: [u64; 4] = [
+        0xc956_2d60_8f25_d51a,
+        0x692c_c760_9525_a7b2,
+        0xc0a4_e231_fdd6_dc5c,
+        0x2169_36d3_cd6e_53fe,
+    ];
+    const Y: [u64; 4] = [
+        0x6666_6666_6666_6658,
+        0x6666_6666_6666_6666,
+        0x6666_6666_6666_6666,
+        0x6666_6666_6666_6666,
+    ];
+    [Element::splat(&X), Element::splat(&Y)]
+}

@@ -1,0 +1,174 @@
+//! Points of edwards25519, eight side by side.
+//!
+//! The curve is `-x^2 + y^2 = 1 + d x^2 y^2`, with formulas of Hisil, Wong, Carter and Dawson (*Twisted Edwards curves revisited*, 2008).
+//! They hold for any two points, also where these are the same, or of small order: -1 is a square and d is none.
+
+use super::field::{Element, RAW, Sum};
+use crate::five::Outline;
+
+/// 2 d, with d = -121665 / 121666 (RFC 8032, 5.1).
+const D2: [u64; 4] = [
+    0xebd6_9b94_26b2_f159,
+    0x00e0_149a_8283_b156,
+    0x198e_80f2_eef3_d130,
+    0x2406_d9dc_56df_fce7,
+];
+
+/// (X, Y, Z, T): the point (X / Z, Y / Z), with T = X Y / Z.
+#[derive(Clone, Copy)]
+pub(super) struct Extended<W> {
+    pub(super) of: Projective<W>,
+    pub(super) t: Element<W>,
+}
+
+/// The same without T, which only additions need.
+#[derive(Clone, Copy)]
+pub(super) struct Projective<W> {
+    pub(super) x: Element<W>,
+    pub(super) y: Element<W>,
+    pub(super) z: Element<W>,
+}
+
+/// What comes before either: the point (E F, G H, F G, E H).
+#[derive(Clone, Copy)]
+pub(super) struct Completed<W> {
+    e: Element<W>,
+    f: Element<W>,
+    g: Element<W>,
+    h: Element<W>,
+}
+
+/// A point with Z = 1, as it is added: y + x, y - x, 2 d x y.
+#[derive(Clone, Copy)]
+pub(super) struct AffineAddend<W> {
+    pub(super) sum: Element<W>,
+    pub(super) difference: Element<W>,
+    pub(super) t: Element<W>,
+}
+
+/// A point as it is added: Y + X, Y - X, 2 d T, 2 Z.
+#[derive(Clone, Copy)]
+pub(super) struct Addend<W> {
+    pub(super) of: AffineAddend<W>,
+    pub(super) z: Element<W>,
+}
+
+impl<W: Outline> AffineAddend<W> {
+    #[inline(always)]
+    pub(super) fn new(x: &Element<W>, y: &Element<W>) -> Self {
+        Self::with_t(x, y, &x.mul(y).fold())
+    }
+
+    #[inline(always)]
+    fn with_t(x: &Element<W>, y: &Element<W>, t: &Element<W>) -> Self {
+        Self {
+            sum: y.sum().plus::<3, 6>(&x.sum()).fold(),
+            difference: y.sum().minus::<3, 7>(&x.sum()).fold(),
+            t: t.mul(&Element::splat(&D2)).fold(),
+        }
+    }
+}
+
+impl<W: Outline> Addend<W> {
+    #[inline(always)]
+    pub(super) fn new(point: &Extended<W>) -> Self {
+        let Projective { x, y, z } = &point.of;
+        Self {
+            of: AffineAddend::with_t(x, y, &point.t),
+            z: z.sum().twice::<6>().fold(),
+        }
+    }
+}
+
+impl<W: Outline> Projective<W> {
+    /// (0, 1).
+    #[inline(always)]
+    pub(super) fn neutral() -> Self {
+        let [zero, one] = [Element::splat(&[0, 0, 0, 0]), Element::splat(&[1, 0, 0, 0])];
+        Self {
+            x: zero,
+            y: one,
+            z: one,
+        }
+    }
+
+    /// 4 squarings, and what [`Completed`] costs.
+    #[inline(always)]
+    pub(super) fn double(&self) -> Completed<W> {
+        let a = self.x.square();
+        let b = self.y.square();
+        let c: Sum<W, { 2 * RAW }> = self.z.square().twice();
+        let d = self.x.sum().plus::<3, 6>(&self.y.sum()).fold().square();
+        let h: Sum<W, { 2 * RAW }> = a.plus(&b);
+        let g: Sum<W, { 2 * RAW + 1 }> = a.minus(&b);
+        Completed {
+            e: h.minus::<RAW, { 3 * RAW + 1 }>(&d).fold(),
+            f: c.plus::<{ 2 * RAW + 1 }, { 4 * RAW + 1 }>(&g).fold(),
+            g: g.fold(),
+            h: h.fold(),
+        }
+    }
+}
+
+impl<W: Outline> Extended<W> {
+    #[inline(always)]
+    pub(super) fn neutral() -> Self {
+        Self {
+            of: Projective::neutral(),
+            t: Element::splat(&[0, 0, 0, 0]),
+        }
+    }
+
+    /// 4 multiplications, and what [`Completed`] costs.
+    #[inline(always)]
+    pub(super) fn add(&self, other: &Addend<W>) -> Completed<W> {
+        self.add_with_z(&other.of, &self.of.z.mul(&other.z))
+    }
+
+    /// 3 multiplications, and what [`Completed`] costs.
+    #[inline(always)]
+    pub(super) fn add_affine(&self, other: &AffineAddend<W>) -> Completed<W> {
+        self.add_with_z(other, &self.of.z.sum().twice())
+    }
+
+    #[inline(always)]
+    fn add_with_z(&self, other: &AffineAddend<W>, zz: &Sum<W, RAW>) -> Completed<W> {
+        let Projective { x, y, .. } = &self.of;
+        let a = y.sum().minus::<3, 7>(&x.sum()).fold().mul(&other.difference);
+        let b = y.sum().plus::<3, 6>(&x.sum()).fold().mul(&other.sum);
+        let c = self.t.mul(&other.t);
+        Completed {
+            e: b.minus::<RAW, { 2 * RAW + 1 }>(&a).fold(),
+            f: zz.minus::<RAW, { 2 * RAW + 1 }>(&c).fold(),
+            g: zz.plus::<RAW, { 2 * RAW }>(&c).fold(),
+            h: b.plus::<RAW, { 2 * RAW }>(&a).fold(),
+        }
+    }
+}
+
+impl<W: Outline> Completed<W> {
+    /// 3 multiplications.
+    #[inline(always)]
+    pub(super) fn projective(&self) -> Projective<W> {
+        Projective {
+            x: self.e.mul(&self.f).fold(),
+            y: self.g.mul(&self.h).fold(),
+            z: self.f.mul(&self.g).fold(),
+        }
+    }
+
+    /// Of what [`Completed::projective`] made of this, with T: one more multiplication.
+    #[inline(always)]
+    pub(super) fn extend(&self, of: Projective<W>) -> Extended<W> {
+        Extended {
+            of,
+            t: self.e.mul(&self.h).fold(),
+        }
+    }
+
+    /// 4 multiplications.
+    #[inline(always)]
+    pub(super) fn extended(&self) -> Extended<W> {
+        self.extend(self.projective())
+    }
+}

@@ -1,0 +1,140 @@
+//! From numbers one by one to words of all of them, and back.
+
+use zeroize::Zeroize;
+
+use super::{Register, WORD_BITS};
+use crate::limbs;
+
+/// Words in a row.
+const ROW: usize = 8;
+/// Words, and 64-bit limbs, of the longest number with some to spare, in whole rows.
+pub(crate) const WORDS_MAX: usize = 64;
+
+/// Eight words of a number, least significant first: loaded at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroize)]
+#[repr(C, align(64))]
+pub(crate) struct Row(pub(crate) [u64; ROW]);
+
+impl Row {
+    /// The words of 52 bits of a number in 64-bit limbs; words that it does not reach are zero.
+    pub(crate) fn fill(rows: &mut [Self], limbs: &[u64]) {
+        let limb = |index: usize| limbs.get(index).copied().unwrap_or_default();
+        let words = rows.iter_mut().flat_map(|row| &mut row.0);
+        for (word, bit) in words.zip((0..).step_by(WORD_BITS as usize)) {
+            let (index, shift) = (bit / 64, (bit % 64) as u32);
+            let above = limb(index + 1).checked_shl(64 - shift).unwrap_or_default();
+            *word = (limb(index) >> shift | above) & ((1 << WORD_BITS) - 1);
+        }
+    }
+
+    /// The 64-bit limbs of a number in reduced words, which has no more of them.
+    pub(crate) fn limbs(limbs: &mut [u64], rows: &[Self]) {
+        limbs.fill(0);
+        let words = rows.iter().flat_map(|row| &row.0);
+        for (word, bit) in words.zip((0..).step_by(WORD_BITS as usize)) {
+            let (index, shift) = (bit / 64, (bit % 64) as u32);
+            if let Some(limb) = limbs.get_mut(index) {
+                *limb |= word << shift;
+            }
+            if let Some(limb) = limbs.get_mut(index + 1) {
+                *limb |= word.checked_shr(64 - shift).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Asks for it ahead of time.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every CPU of this kind has the instruction, and it does nothing but that.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().cast());
+        }
+    }
+}
+
+/// The words of numbers in rows, as many numbers as lanes; words that the rows do not reach stay as they are.
+#[inline(always)]
+pub(crate) fn load<W: Register>(words: &mut [W], numbers: &[&[Row]]) {
+    const ZERO: [u64; ROW] = [0; ROW];
+    for (index, words) in words.chunks_mut(ROW).enumerate() {
+        let mut rows = [&ZERO; ROW];
+        for (row, number) in rows.iter_mut().zip(numbers) {
+            if let Some(of_number) = number.get(index) {
+                *row = &of_number.0;
+            }
+        }
+        let columns = W::columns(rows.get(..W::LANES).unwrap_or_default());
+        for (word, column) in words.iter_mut().zip(columns) {
+            *word = column;
+        }
+    }
+}
+
+/// The reduced words of big-endian numbers, as many as lanes.
+#[inline(always)]
+pub(crate) fn load_be<W: Register>(words: &mut [W], numbers: &[&[u8]]) {
+    let mut rows = [[Row::default(); WORDS_MAX / ROW]; ROW];
+    let mut refs: [&[Row]; ROW] = [&[]; ROW];
+    for (rows, number) in rows.iter_mut().zip(numbers) {
+        let mut limbs = [0; WORDS_MAX];
+        limbs::from_be(&mut limbs, number);
+        for (row, limbs) in rows.iter_mut().zip(limbs.as_chunks().0) {
+            row.0 = *limbs;
+        }
+    }
+    for (place, rows) in refs.iter_mut().zip(&rows) {
+        *place = rows;
+    }
+    let mut limbs = [W::splat(0); WORDS_MAX];
+    load(&mut limbs, refs.get(..W::LANES).unwrap_or_default());
+    repack::<W, 64, { WORD_BITS }>(words, &limbs);
+    for word in words {
+        *word = word.low();
+    }
+    rows.zeroize();
+}
+
+/// The big-endian bytes of numbers in reduced words, as many as lanes, which have no more of them.
+#[inline(always)]
+pub(crate) fn store_be<W: Register>(numbers: &mut [&mut [u8]], words: &[W]) {
+    let mut limbs = [W::splat(0); WORDS_MAX];
+    repack::<W, { WORD_BITS }, 64>(&mut limbs, words);
+    let mut rows = [[0; WORDS_MAX]; ROW];
+    for (index, limbs) in limbs.as_chunks::<ROW>().0.iter().enumerate() {
+        let lanes = W::rows(limbs);
+        for (row, lane) in rows.iter_mut().zip(lanes) {
+            if let Some(place) = row.as_chunks_mut::<ROW>().0.get_mut(index) {
+                *place = lane;
+            }
+        }
+    }
+    for (number, row) in numbers.iter_mut().zip(&rows) {
+        limbs::to_be(number, row);
+    }
+    rows.zeroize();
+}
+
+/// From words of so many bits to words of so many.
+#[inline(always)]
+fn repack<W: Register, const FROM: u32, const TO: u32>(out: &mut [W], words: &[W]) {
+    for (out, bit) in out.iter_mut().zip((0..).step_by(TO as usize)) {
+        let (index, shift) = (bit / FROM as usize, (bit % FROM as usize) as u32);
+        *out = at(words, index)
+            .shr_by(shift)
+            .or(at(words, index + 1).shl_by(FROM - shift));
+        // Where three words have a part in it.
+        if 2 * FROM - shift < TO {
+            *out = out.or(at(words, index + 2).shl_by(2 * FROM - shift));
+        }
+    }
+}
+
+#[inline(always)]
+fn at<W: Register>(words: &[W], index: usize) -> W {
+    match words.get(index) {
+        Some(word) => *word,
+        None => W::splat(0),
+    }
+}

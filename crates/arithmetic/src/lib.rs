@@ -1,0 +1,24 @@
+//! Numbers modulo odd moduli, one by one and eight at a time: RSA, ECDSA's verification on P-256, Ed25519's on edwards25519.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`rsa`] | the public and the private operation of 2,048 and 3,072 bits, products of many factors |
+//! | [`p256`], [`edwards`] | equations of signatures, with tables for signers that are known |
+//! | `eight` | words of eight numbers side by side, on AVX-512 IFMA, AVX2 or neither; long numbers of them |
+//! | `five` | numbers of 260 bits of such words, for both curves and the orders of their groups |
+//! | `modulus`, `adx` | one number at a time, in 64-bit limbs, least significant first: Montgomery multiplication |
+
+#[cfg(target_arch = "x86_64")]
+mod adx;
+pub mod edwards;
+mod eight;
+mod five;
+mod limbs;
+mod modulus;
+pub mod p256;
+pub mod rsa;
+#[cfg(test)]
+mod testing;
+
+pub use eight::Backend;
+pub use modulus::{Modulus, ModulusError};

@@ -1,0 +1,306 @@
+//! Numbers modulo p = 2^256 - 2^224 + 2^192 + 2^96 - 1, eight side by side, in Montgomery form with R = 2^260.
+//!
+//! How large a number can be is a parameter of its type, in units of p, and each operation asks the compiler whether its result fits. For
+//! a <= A p and b <= B p, `a b / R + p` is below (A B / 16 + 1) p, since p < 2^256: nothing has to be subtracted after a multiplication.
+//!
+//! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the lowest word is its own quotient q, since -1/p = 1 mod 2^52, and
+//! `q p = q (p + 1) - q` has three words that are not zero, where a general modulus costs five and a sixth product for q.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
+)]
+
+use crate::eight::Word8;
+use crate::five::montgomery::{Modulus, power_of_two};
+use crate::five::{
+    COLUMNS, Columns, Counts, Kernel, Outline, PRODUCT, WORDS, Words, add_at, add_product, both, carry,
+    columns, equal, map, select, splat, square, words, zip,
+};
+
+/// p, in limbs of 64 bits.
+pub(super) const P: [u64; 4] = [u64::MAX, 0xffff_ffff, 0, 0xffff_ffff_0000_0001];
+/// The same for what is done seldom, and needs nothing of p but that it is a modulus.
+pub(super) const P_MODULUS: Modulus = Modulus::new(P);
+const P_WORDS: [u64; WORDS] = words(&P);
+/// `R mod p`: 1 in Montgomery form.
+const ONE: [u64; WORDS] = words(&power_of_two(260, &P));
+/// `R^2 mod p`.
+const R2: [u64; WORDS] = words(&power_of_two(520, &P));
+
+/// p + 1 from bit 52 on: what a quotient is multiplied with, and how far above the quotient's place.
+const FOLDS: [(usize, u64); 3] = [(1, 1 << 44), (3, 1 << 36), (4, (1 << 48) - (1 << 16))];
+
+/// The halves that the reduction adds.
+const REDUCTION: Counts = {
+    let mut counts = [(0, 0); COLUMNS];
+    let mut i = 0;
+    while i < WORDS {
+        let mut fold = 0;
+        while fold < FOLDS.len() {
+            counts[i + FOLDS[fold].0].0 += 1;
+            counts[i + FOLDS[fold].0 + 1].1 += 1;
+            fold += 1;
+        }
+        i += 1;
+    }
+    counts
+};
+
+/// A number that is at most M p, in reduced words: what can be multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Element<W, const M: u64>(Words<W>);
+
+/// A sum in `0..=M p` whose words are not reduced: signed, and below 2^62.
+#[derive(Clone, Copy)]
+pub(super) struct Sum<W, const M: u64>(Words<W>);
+
+impl<W: Outline> Element<W, 1> {
+    pub(super) fn zero() -> Self {
+        Self(splat(&[0; WORDS]))
+    }
+
+    /// In Montgomery form.
+    pub(super) fn one() -> Self {
+        Self(splat(&ONE))
+    }
+}
+
+impl<W: Outline, const M: u64> Element<W, M> {
+    /// Reduced words of numbers that are at most M p.
+    #[inline(always)]
+    pub(super) fn from_words(words: Words<W>) -> Self {
+        Self(words)
+    }
+
+    #[inline(always)]
+    pub(super) fn words(&self) -> &Words<W> {
+        &self.0
+    }
+
+    /// The Montgomery form of a number.
+    #[inline(always)]
+    pub(super) fn enter(&self) -> Element<W, 2> {
+        const { assert!(M <= 16) };
+        self.mul::<1, 2>(&Element(splat(&R2))).carry()
+    }
+
+    #[inline(always)]
+    pub(super) fn sum(&self) -> Sum<W, M> {
+        Sum(self.0)
+    }
+
+    /// The same number, of which is known less.
+    #[inline(always)]
+    pub(super) fn widen<const OUT: u64>(&self) -> Element<W, OUT> {
+        const { assert!(M <= OUT) };
+        Element(self.0)
+    }
+
+    #[inline(always)]
+    pub(super) fn mul<const N: u64, const OUT: u64>(&self, other: &Element<W, N>) -> Sum<W, OUT> {
+        const { assert!(M * N <= 16 * (OUT - 1)) };
+        Sum(W::outline(&Product, [&self.0, &other.0]))
+    }
+
+    #[inline(always)]
+    pub(super) fn square<const OUT: u64>(&self) -> Sum<W, OUT> {
+        const { assert!(M * M <= 16 * (OUT - 1)) };
+        Sum(W::outline(&Square, [&self.0]))
+    }
+
+    /// `self other + a b`, reduced together.
+    #[inline(always)]
+    pub(super) fn mul_add<const N: u64, const A: u64, const B: u64, const OUT: u64>(
+        &self,
+        other: &Element<W, N>,
+        a: &Element<W, A>,
+        b: &Element<W, B>,
+    ) -> Sum<W, OUT> {
+        const { assert!(M * N + A * B <= 16 * (OUT - 1)) };
+        Sum(W::outline(&SumOfProducts, [&self.0, &other.0, &a.0, &b.0]))
+    }
+
+    /// `self other - 8 a^2`, reduced together.
+    #[inline(always)]
+    pub(super) fn mul_less_eight_squares<const N: u64, const OUT: u64>(
+        &self,
+        other: &Element<W, N>,
+        a: &Element<W, 2>,
+    ) -> Sum<W, OUT> {
+        // 8 a^2 <= 32 p^2 < 2 p R: adding 2 p R makes it positive, and the result larger by 2 p.
+        const { assert!(M * N <= 16 * (OUT - 3)) };
+        Sum(W::outline(&ProductLessSquares, [&self.0, &other.0, &a.0]))
+    }
+
+    #[inline(always)]
+    pub(super) fn select(&self, other: &Self, mask: W) -> Self {
+        Self(select(&self.0, &other.0, mask))
+    }
+}
+
+impl<W: Outline, const M: u64> Sum<W, M> {
+    #[inline(always)]
+    pub(super) fn plus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
+        const { assert!(M + N <= OUT) };
+        Sum(zip(&self.0, &other.0, Word8::add))
+    }
+
+    #[inline(always)]
+    pub(super) fn minus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
+        const { assert!(M + N <= OUT) };
+        Sum(zip(&add_multiple_of_p(&self.0, N), &other.0, Word8::sub))
+    }
+
+    #[inline(always)]
+    pub(super) fn negative(&self) -> Sum<W, M> {
+        let zero = Sum::<W, 0>(splat(&[0; WORDS]));
+        zero.minus(self)
+    }
+
+    #[inline(always)]
+    pub(super) fn twice<const OUT: u64>(&self) -> Sum<W, OUT> {
+        self.plus(self)
+    }
+
+    #[inline(always)]
+    pub(super) fn three_times<const OUT: u64>(&self) -> Sum<W, OUT> {
+        const { assert!(3 * M <= OUT) };
+        Sum(map(&self.0, |word| Word8::add(Word8::add(word, word), word)))
+    }
+
+    /// `2^BITS` times the number.
+    #[inline(always)]
+    pub(super) fn shl<const BITS: u32, const OUT: u64>(&self) -> Sum<W, OUT> {
+        const { assert!(M << BITS <= OUT) };
+        Sum(map(&self.0, Word8::shl::<BITS>))
+    }
+
+    /// Takes `t p` off, for `t = floor(sum / 2^256)` as the topmost word alone tells it.
+    ///
+    /// What the other words carry is not in it; so what is left is within 2^220 of `0..2^256`, and then t (2^224 - 2^192 - 2^96 + 1) is
+    /// added: not negative, since the sum is not, and below 2^256 + (M + 1) 2^224 < 2 p.
+    #[inline(always)]
+    pub(super) fn shrink(&self) -> Sum<W, 2> {
+        const { assert!(M <= 64) };
+        let [a, b, c, d, e] = self.0;
+        // Shifted down by 48 bits, with the sign.
+        let t = e.shl::<4>().carry();
+        Sum([
+            a.add(t),
+            b.sub(t.shl::<44>()),
+            c,
+            d.sub(t.shl::<36>()),
+            e.and(W::splat((1 << 48) - 1)).add(t.shl::<16>()),
+        ])
+    }
+
+    /// All ones where the number is 0 modulo p.
+    #[inline(always)]
+    pub(super) fn is_zero(&self) -> W {
+        let number = self.shrink().carry().0;
+        equal(&number, &splat(&[0; WORDS])).or(equal(&number, &splat(&P_WORDS)))
+    }
+
+    #[inline(always)]
+    pub(super) fn carry(&self) -> Element<W, M> {
+        const { assert!(M <= 16) };
+        Element(carry(&self.0))
+    }
+}
+
+struct Product;
+
+impl Kernel<2> for Product {
+    #[inline(always)]
+    fn run<W: Outline>(&self, [a, b]: [&Words<W>; 2]) -> Words<W> {
+        let mut columns = columns(&both(&PRODUCT, &REDUCTION));
+        add_product(&mut columns, a, b);
+        reduce(columns)
+    }
+}
+
+struct Square;
+
+impl Kernel<1> for Square {
+    #[inline(always)]
+    fn run<W: Outline>(&self, [a]: [&Words<W>; 1]) -> Words<W> {
+        reduce(square(a, &REDUCTION))
+    }
+}
+
+/// a b + c d
+struct SumOfProducts;
+
+impl Kernel<4> for SumOfProducts {
+    #[inline(always)]
+    fn run<W: Outline>(&self, [a, b, c, d]: [&Words<W>; 4]) -> Words<W> {
+        let mut columns = columns(&both(&both(&PRODUCT, &PRODUCT), &REDUCTION));
+        add_product(&mut columns, a, b);
+        add_product(&mut columns, c, d);
+        reduce(columns)
+    }
+}
+
+/// a b - 8 c^2 + 2 p R
+struct ProductLessSquares;
+
+impl Kernel<3> for ProductLessSquares {
+    #[inline(always)]
+    fn run<W: Outline>(&self, [a, b, c]: [&Words<W>; 3]) -> Words<W> {
+        let squares = square(c, &[(0, 0); COLUMNS]);
+        let mut columns: Columns<W> = columns(&both(&PRODUCT, &REDUCTION));
+        for (column, square) in columns.iter_mut().zip(squares) {
+            *column = column.sub(square.shl::<3>());
+        }
+        let [.., v, w, x, y, z] = columns;
+        columns[WORDS..].copy_from_slice(&add_multiple_of_p(&[v, w, x, y, z], 2));
+        add_product(&mut columns, a, b);
+        reduce(columns)
+    }
+}
+
+/// Adds `times p`, whose words are few if they may be negative.
+#[inline(always)]
+fn add_multiple_of_p<W: Word8>(words: &Words<W>, times: u64) -> Words<W> {
+    let [a, b, c, d, e] = *words;
+    [
+        a.sub(W::splat(times)),
+        b.add(W::splat(times << 44)),
+        c,
+        d.add(W::splat(times << 36)),
+        e.add(W::splat(times * ((1 << 48) - (1 << 16)))),
+    ]
+}
+
+/// Montgomery's reduction, of columns in which [`REDUCTION`] was counted.
+#[inline(always)]
+fn reduce<W: Outline>(mut columns: Columns<W>) -> Words<W> {
+    if W::INLINE {
+        reduce_once(&mut columns, 0);
+        reduce_once(&mut columns, 1);
+        reduce_once(&mut columns, 2);
+        reduce_once(&mut columns, 3);
+        reduce_once(&mut columns, 4);
+    } else {
+        for at in 0..WORDS {
+            reduce_once(&mut columns, at);
+        }
+    }
+    let [.., a, b, c, d, e] = columns;
+    [a, b, c, d, e]
+}
+
+/// Adds the multiple of p that makes a column 0 modulo 2^52, and carries what is above.
+#[inline(always)]
+fn reduce_once<W: Word8>(columns: &mut Columns<W>, at: usize) {
+    let quotient = columns[at].low_factor();
+    columns[at + 1] = columns[at + 1].add(columns[at].carry());
+    let [a, b, c] = FOLDS;
+    add_at(columns, at + a.0, quotient, W::splat(a.1).factor());
+    add_at(columns, at + b.0, quotient, W::splat(b.1).factor());
+    add_at(columns, at + c.0, quotient, W::splat(c.1).factor());
+}
+
+#[cfg(test)]
+#[path = "field_tests.rs"]
+mod tests;

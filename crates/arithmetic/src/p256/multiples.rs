@@ -1,0 +1,271 @@
+//! Odd multiples of points: per lane of eight public keys, and of points that are known ahead.
+#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::BASE_POINT;
+use super::digits::Digit;
+use super::field::{Element, P_MODULUS, Sum};
+use super::point::{Addend, Affine, Point};
+use crate::eight::LANES;
+use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
+use crate::five::{Code, Outline, WORDS, Words, limbs_of_be, load, splat, store, words};
+
+/// A word of each lane.
+type Lanes = [u64; LANES];
+
+/// The odd multiples of eight points, one to 31.
+pub(super) struct Multiples([[[Lanes; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
+
+impl Multiples {
+    #[inline(always)]
+    pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
+        let mut multiples = Self([[[[0; LANES]; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
+        let mut next = of.point();
+        let mut chain = Chain::new(&next);
+        for entry in &mut multiples.0 {
+            let Addend { point, zz, zzz } = Addend::new(next);
+            let negative: Element<W, 2> = point.y.sum().negative().carry();
+            for (row, words) in entry.iter_mut().zip([
+                point.x.words(),
+                point.y.words(),
+                negative.words(),
+                point.z.words(),
+                zz.words(),
+                zzz.words(),
+            ]) {
+                for (lanes, word) in row.iter_mut().zip(words) {
+                    *lanes = word.store();
+                }
+            }
+            next = chain.next();
+        }
+        multiples
+    }
+
+    /// Of each lane's point the multiple that its digit is.
+    #[inline(always)]
+    pub(super) fn take<W: Outline>(&self, digits: &[Digit; LANES]) -> Addend<W> {
+        let entries = digits.map(|digit| &self.0[digit.index]);
+        let sign = digits.map(|digit| 1 + usize::from(digit.negative));
+        let x = Element::from_words(take(&entries, [0; LANES]));
+        let y = Element::from_words(take(&entries, sign));
+        let z = Element::from_words(take(&entries, [3; LANES]));
+        let zz = Element::from_words(take(&entries, [4; LANES]));
+        let zzz = Element::from_words(take(&entries, [5; LANES]));
+        Addend {
+            point: Point { x, y, z },
+            zz,
+            zzz,
+        }
+    }
+}
+
+/// Of each lane its own coordinate of its own entry.
+#[inline(always)]
+fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 6]; LANES], coordinate: [usize; LANES]) -> Words<W> {
+    let mut words = [W::splat(0); WORDS];
+    for (index, word) in words.iter_mut().enumerate() {
+        let mut lanes = [0; LANES];
+        for (lane, out) in lanes.iter_mut().enumerate() {
+            *out = entries[lane][coordinate[lane]][index][lane];
+        }
+        *word = W::load(lanes);
+    }
+    words
+}
+
+/// A multiple in one lane's words: x and y.
+type Entry = [[u64; WORDS]; 2];
+
+/// Of a point P, and for each tooth of a comb, the odd multiples of `2^(PERIOD tooth) P` from 1 to `2^WINDOW - 1`.
+pub(super) struct Comb<const WINDOW: usize>(Vec<Entry>);
+
+impl<const WINDOW: usize> Comb<WINDOW> {
+    /// Multiples of a tooth.
+    const COUNT: usize = 1 << (WINDOW - 1);
+    pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
+
+    /// Of the point in all lanes. A thousand doublings and additions are done in the time of a few verifications, eight teeth side by side.
+    #[inline(always)]
+    pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
+        let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
+        let roots = roots(&of.point());
+        for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
+            fill_teeth::<W>(roots, entries);
+        }
+        Self(entries)
+    }
+
+    #[inline(always)]
+    fn entry(&self, tooth: usize, digit: &Digit) -> &Entry {
+        &self.0[tooth * Self::COUNT + digit.index]
+    }
+
+    /// The multiples of a tooth that the digits are, each lane's of its own comb.
+    #[inline(always)]
+    pub(super) fn take<W: Outline>(
+        combs: &[&Self; LANES],
+        tooth: usize,
+        digits: &[Digit; LANES],
+    ) -> Affine<W> {
+        let mut of_lanes = [[[0; WORDS]; LANES]; 2];
+        let mut negative = [0; LANES];
+        for (lane, (comb, digit)) in combs.iter().zip(digits).enumerate() {
+            let [x, y] = comb.entry(tooth, digit);
+            (of_lanes[0][lane], of_lanes[1][lane]) = (*x, *y);
+            negative[lane] = if digit.negative { u64::MAX } else { 0 };
+        }
+        let y = Element::<W, 2>::from_words(load(&of_lanes[1]));
+        Affine {
+            x: Element::from_words(load(&of_lanes[0])),
+            y: y.sum().negative().carry().select(&y, W::load(negative)),
+        }
+    }
+}
+
+/// A root of each tooth: the point times `2^(PERIOD tooth)`, in Jacobian coordinates.
+#[inline(always)]
+fn roots<W: Outline>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
+    let mut roots = [[[0; WORDS]; 3]; TEETH];
+    let mut point = *of;
+    for bit in 0..=(TEETH - 1) * PERIOD {
+        if bit > 0 {
+            point = point.double();
+        }
+        if bit % PERIOD == 0 {
+            roots[bit / PERIOD] = [
+                store(point.x.words())[0],
+                store(point.y.words())[0],
+                store(point.z.words())[0],
+            ];
+        }
+    }
+    roots
+}
+
+/// The multiples of at most eight roots, each one's as many as there are entries for it.
+#[inline(always)]
+fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
+    let count = entries.len() / roots.len();
+    let mut of_lanes = [[[0; WORDS]; LANES]; 3];
+    for lane in 0..LANES {
+        let [x, y, z] = roots[lane.min(roots.len() - 1)];
+        (of_lanes[0][lane], of_lanes[1][lane], of_lanes[2][lane]) = (x, y, z);
+    }
+    let root = Point {
+        x: Element::from_words(load(&of_lanes[0])),
+        y: Element::from_words(load(&of_lanes[1])),
+        z: Element::from_words(load(&of_lanes[2])),
+    };
+    let mut chain = Chain::new(&root);
+    let mut points = vec![root];
+    while points.len() < count {
+        points.push(chain.next());
+    }
+    let mut inverses: Vec<Words<W>> = points.iter().map(|point| *point.z.words()).collect();
+    P_MODULUS.invert_all(&mut inverses);
+    // A loop and no closures: those would not be compiled for the vectors.
+    for (index, (point, inverse)) in points.iter().zip(inverses).enumerate() {
+        let inverse = Element::<W, 2>::from_words(inverse);
+        let square: Element<W, 2> = inverse.square().carry();
+        let x: Element<W, 2> = point.x.mul(&square).carry();
+        let y: Element<W, 2> = point.y.mul(&inverse.mul::<2, 2>(&square).carry()).carry();
+        let (x, y) = (store(x.words()), store(y.words()));
+        for (tooth, entries) in entries.chunks_mut(count).enumerate() {
+            entries[index] = [x[tooth], y[tooth]];
+        }
+    }
+}
+
+/// The comb of the base point, 520 KiB.
+pub(super) type BaseComb = Comb<BASE_WINDOW>;
+
+impl BaseComb {
+    /// Computed once, in a few milliseconds.
+    #[inline(always)]
+    pub(super) fn of_base<W: Outline>() -> &'static Self {
+        static COMB: OnceLock<BaseComb> = OnceLock::new();
+        COMB.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+    }
+}
+
+/// To compute the comb of the base point, as a function of its own.
+struct Compute<W>(PhantomData<W>);
+
+impl<W: Outline> Code for Compute<W> {
+    type Output = BaseComb;
+
+    #[inline(always)]
+    fn run(self) -> BaseComb {
+        Comb::new::<W>(&base_point())
+    }
+}
+
+/// The base point.
+#[inline(always)]
+pub(super) fn base_point<W: Outline>() -> Affine<W> {
+    let (x, y) = BASE_POINT.split_at(32);
+    let [x, y] = [x, y].map(|bytes| {
+        let bytes = bytes.first_chunk().unwrap_or(&[0; 32]);
+        Element::<W, 1>::from_words(splat(&words(&limbs_of_be(bytes))))
+    });
+    Affine {
+        x: x.enter(),
+        y: y.enter(),
+    }
+}
+
+/// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next one cheap.
+///
+/// Meloni, *New point addition formulae for ECC applications* (2007): 5 multiplications and 2 squarings. For points of large order: no
+/// multiple that is used is 2 P or -2 P.
+struct Chain<W> {
+    /// The last multiple, and 2 P with the same Z.
+    last: Point<W>,
+    step: [Element<W, 2>; 2],
+}
+
+impl<W: Outline> Chain<W> {
+    #[inline(always)]
+    fn new(first: &Point<W>) -> Self {
+        let Point { x, y, z } = first.double();
+        // By 2 Y the doubling's Z is larger.
+        let ratio: Element<W, 4> = first.y.sum().twice().carry();
+        let zz: Element<W, 2> = ratio.square().carry();
+        let zzz: Element<W, 2> = ratio.mul(&zz).carry();
+        let last = Point {
+            x: first.x.mul(&zz).carry(),
+            y: first.y.mul(&zzz).carry(),
+            z,
+        };
+        Self { last, step: [x, y] }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Point<W> {
+        let [x, y] = &self.step;
+        let dx: Element<W, 4> = x.sum().minus(&self.last.x.sum()).carry();
+        let dy: Element<W, 4> = y.sum().minus(&self.last.y.sum()).carry();
+        let square: Element<W, 2> = dx.square().carry();
+        let step_x: Sum<W, 2> = x.mul(&square);
+        let last_x: Sum<W, 2> = self.last.x.mul(&square);
+        let next_x: Element<W, 2> = dy
+            .square::<2>()
+            .minus::<4, 6>(&step_x.plus(&last_x))
+            .shrink()
+            .carry();
+        let step_y: Sum<W, 2> = y.mul(&step_x.minus::<2, 4>(&last_x).carry());
+        let down: Element<W, 4> = step_x.minus(&next_x.sum()).carry();
+        let next_y: Element<W, 2> = dy.mul::<4, 2>(&down).minus::<2, 4>(&step_y).shrink().carry();
+        let z = self.last.z.mul::<4, 2>(&dx).carry().widen();
+        self.step = [step_x.carry(), step_y.carry()];
+        self.last = Point {
+            x: next_x,
+            y: next_y,
+            z,
+        };
+        self.last
+    }
+}

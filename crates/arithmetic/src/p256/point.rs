@@ -1,0 +1,190 @@
+//! Points of P-256, eight side by side, in Jacobian coordinates: (X, Y, Z) is the point (X / Z^2, Y / Z^3).
+//!
+//! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). An addition of a point to
+//! itself, to its negative or to infinity needs another formula. All of these have in common that the difference H of the x coordinates
+//! vanishes, once infinity is (0, 0, 0); who signs can bring that about, so it is looked for in each addition.
+
+use super::field::{Element, Sum};
+use crate::five::{Code, Outline, any};
+
+#[derive(Clone, Copy)]
+pub(super) struct Point<W> {
+    pub(super) x: Element<W, 2>,
+    pub(super) y: Element<W, 2>,
+    pub(super) z: Element<W, 4>,
+}
+
+/// A point with Z = 1, not infinity.
+#[derive(Clone, Copy)]
+pub(super) struct Affine<W> {
+    pub(super) x: Element<W, 2>,
+    pub(super) y: Element<W, 2>,
+}
+
+/// A point that is not infinity, with what additions need of it.
+#[derive(Clone, Copy)]
+pub(super) struct Addend<W> {
+    pub(super) point: Point<W>,
+    pub(super) zz: Element<W, 2>,
+    pub(super) zzz: Element<W, 2>,
+}
+
+/// What of the second point has been brought to a common Z with the first: U2, S2 and Z2, which affine points have not.
+struct Common<W> {
+    u1: Element<W, 2>,
+    u2: Sum<W, 2>,
+    s1_negative: Sum<W, 2>,
+    s2: Sum<W, 2>,
+    z: Element<W, 4>,
+}
+
+impl<W: Outline> Affine<W> {
+    pub(super) fn point(&self) -> Point<W> {
+        Point {
+            x: self.x,
+            y: self.y,
+            z: Element::one().widen(),
+        }
+    }
+}
+
+impl<W: Outline> Addend<W> {
+    #[inline(always)]
+    pub(super) fn new(point: Point<W>) -> Self {
+        let zz = point.z.square().carry();
+        let zzz = point.z.mul(&zz).carry();
+        Self { point, zz, zzz }
+    }
+}
+
+impl<W: Outline> Point<W> {
+    pub(super) fn infinity() -> Self {
+        let zero = Element::zero();
+        Self {
+            x: zero.widen(),
+            y: zero.widen(),
+            z: zero.widen(),
+        }
+    }
+
+    /// 4 multiplications and 4 squarings, of which a pair is reduced together.
+    ///
+    /// No point has order 2: only infinity becomes infinity.
+    #[inline(always)]
+    pub(super) fn double(&self) -> Self {
+        let delta: Sum<W, 2> = self.z.square();
+        let gamma: Element<W, 2> = self.y.square().carry();
+        let beta: Sum<W, 2> = self.x.mul(&gamma);
+        let difference: Element<W, 4> = self.x.sum().minus(&delta).carry();
+        let sum: Element<W, 4> = self.x.sum().plus(&delta).carry();
+        let alpha: Element<W, 6> = difference.mul::<4, 2>(&sum).three_times().carry();
+        let square: Sum<W, 4> = alpha.square();
+        let x: Element<W, 2> = square.minus::<16, 20>(&beta.shl::<3, 16>()).shrink().carry();
+        let rest: Element<W, 10> = beta.shl::<2, 8>().minus(&x.sum()).carry();
+        let y = alpha
+            .mul_less_eight_squares::<10, 7>(&rest, &gamma)
+            .shrink()
+            .carry();
+        let z = self.y.mul::<4, 2>(&self.z).twice().carry();
+        Self { x, y, z }
+    }
+
+    /// 11 multiplications and 3 squarings.
+    #[inline(always)]
+    pub(super) fn add(&self, other: &Addend<W>) -> Self {
+        let zz: Element<W, 2> = self.z.square().carry();
+        let zzz: Element<W, 2> = self.z.mul(&zz).carry();
+        let s1: Sum<W, 2> = self.y.mul(&other.zzz);
+        let common = Common {
+            u1: self.x.mul(&other.zz).carry(),
+            u2: other.point.x.mul(&zz),
+            s1_negative: s1.negative(),
+            s2: other.point.y.mul(&zzz),
+            z: self.z.mul::<4, 2>(&other.point.z).carry().widen(),
+        };
+        self.add_common(&common, &other.point)
+    }
+
+    /// 8 multiplications and 3 squarings.
+    #[inline(always)]
+    pub(super) fn add_affine(&self, other: &Affine<W>) -> Self {
+        let zz: Element<W, 2> = self.z.square().carry();
+        let zzz: Element<W, 2> = self.z.mul(&zz).carry();
+        let common = Common {
+            u1: self.x,
+            u2: other.x.mul(&zz),
+            s1_negative: self.y.sum().negative(),
+            s2: other.y.mul(&zzz),
+            z: self.z,
+        };
+        self.add_common(&common, &other.point())
+    }
+
+    #[inline(always)]
+    fn add_common(&self, common: &Common<W>, other: &Self) -> Self {
+        let h: Sum<W, 4> = common.u2.minus(&common.u1.sum());
+        let h: Element<W, 4> = h.carry();
+        let r: Element<W, 4> = common.s2.plus(&common.s1_negative).carry();
+        let s1_negative: Element<W, 2> = common.s1_negative.carry();
+        let hh: Element<W, 2> = h.square().carry();
+        let hhh: Element<W, 2> = h.mul(&hh).carry();
+        let v: Sum<W, 2> = common.u1.mul(&hh);
+        let square: Sum<W, 2> = r.square();
+        let taken: Sum<W, 6> = hhh.sum().plus(&v.twice::<4>());
+        let x: Element<W, 2> = square.minus::<6, 8>(&taken).shrink().carry();
+        let rest: Element<W, 4> = v.minus(&x.sum()).carry();
+        let y = r
+            .mul_add::<4, 2, 2, 3>(&rest, &s1_negative, &hhh)
+            .shrink()
+            .carry();
+        let z = common.z.mul::<4, 2>(&h).carry().widen();
+        let sum = Self { x, y, z };
+        // p ends in 2^52 - 1, so that k p ends in 2^52 - k: for k in 0..4, what is 3 more is below 4.
+        let suspect = h.words()[0].add(W::splat(3)).low().shr::<2>().equal(W::splat(0));
+        if any(suspect) {
+            W::call(Mend {
+                a: self,
+                b: other,
+                sum: &sum,
+                h: &h,
+                r: &r,
+            })
+        } else {
+            sum
+        }
+    }
+
+    /// What is of `self` where `mask` has ones, of `other` elsewhere.
+    #[inline(always)]
+    pub(super) fn select(&self, other: &Self, mask: W) -> Self {
+        Self {
+            x: self.x.select(&other.x, mask),
+            y: self.y.select(&other.y, mask),
+            z: self.z.select(&other.z, mask),
+        }
+    }
+}
+
+/// To find the right sum of the lanes in which H vanishes, among sums that are right where it does not.
+struct Mend<'a, W> {
+    a: &'a Point<W>,
+    b: &'a Point<W>,
+    sum: &'a Point<W>,
+    h: &'a Element<W, 4>,
+    r: &'a Element<W, 4>,
+}
+
+impl<W: Outline> Code for Mend<'_, W> {
+    type Output = Point<W>;
+
+    #[inline(always)]
+    fn run(self) -> Point<W> {
+        let same_x = self.a.double().select(&Point::infinity(), self.r.sum().is_zero());
+        let exception = self.b.select(&same_x, self.a.z.sum().is_zero());
+        exception.select(self.sum, self.h.sum().is_zero())
+    }
+}
+
+#[cfg(test)]
+#[path = "point_tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! Additions and doublings against the affine formulas, exceptions among them.
+
+use num_bigint::BigUint;
+use rand::RngExt as _;
+
+use super::super::field::{P, P_MODULUS};
+use super::*;
+use crate::eight::LANES;
+use crate::five::testing::{
+    Random, from_limbs, from_words, on_each_backend, to_words, with, with_instructions,
+};
+use crate::five::{Words, load, splat};
+use crate::p256::multiples::base_point;
+
+const ROUNDS: usize = 40;
+
+mod each {
+    super::on_each_backend!(additions, doublings);
+}
+
+with_instructions! {
+    fn add<W>(a: Point<W>, b: Point<W>) -> Point<W> {
+        a.add(&Addend::new(b))
+    }
+
+    fn add_affine<W>(a: Point<W>, b: Affine<W>) -> Point<W> {
+        a.add_affine(&b)
+    }
+
+    fn double<W>(a: Point<W>) -> Point<W> {
+        a.double()
+    }
+}
+
+/// Infinity is none.
+type Plain = Option<(BigUint, BigUint)>;
+
+fn p() -> BigUint {
+    from_limbs(&P)
+}
+
+fn inverse(number: &BigUint) -> BigUint {
+    number.modpow(&(p() - 2u32), &p())
+}
+
+fn plain_add(a: &Plain, b: &Plain) -> Plain {
+    let (Some((x1, y1)), Some((x2, y2))) = (a, b) else {
+        return a.clone().or(b.clone());
+    };
+    let slope = if x1 != x2 {
+        (y2 + p() - y1) * inverse(&((x2 + p() - x1) % p()))
+    } else if y1 == y2 {
+        (x1 * x1 * 3u32 + p() * 3u32 - 3u32) * inverse(&(y1 * 2u32 % p()))
+    } else {
+        return None;
+    };
+    let x = (&slope * &slope + p() * 2u32 - x1 - x2) % p();
+    let y = (slope * (x1 + p() - &x) + p() - y1) % p();
+    Some((x, y))
+}
+
+/// `factor G`, by the affine formulas.
+fn plain_multiple(factor: u32) -> Plain {
+    let base = plain(&base_point::<crate::eight::Portable>().point())[0].clone();
+    (0..32).rev().fold(None, |sum, bit| {
+        let double = plain_add(&sum, &sum);
+        if factor >> bit & 1 == 1 {
+            plain_add(&double, &base)
+        } else {
+            double
+        }
+    })
+}
+
+fn plain<W: Outline>(point: &Point<W>) -> [Plain; LANES] {
+    let leave = |words: &Words<W>| {
+        let left = with::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
+        from_words(&left).map(|number| number % p())
+    };
+    let [x, y, z] = [
+        leave(point.x.words()),
+        leave(point.y.words()),
+        leave(point.z.words()),
+    ];
+    std::array::from_fn(|lane| {
+        let z = inverse(&z[lane]);
+        let zz = &z * &z;
+        (z != BigUint::from(0u32)).then(|| (&x[lane] * &zz % p(), &y[lane] * &zz * &z % p()))
+    })
+}
+
+fn entered<'a, W: Outline>(of_lane: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
+    let words = load(&std::array::from_fn(|lane| to_words(of_lane(lane))));
+    with::<W, _>(|| Element::<W, 1>::from_words(words).enter())
+}
+
+/// A point in each lane, with a random Z.
+fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W> {
+    let coordinates: [_; LANES] = std::array::from_fn(|lane| match &points[lane] {
+        Some((x, y)) => {
+            let z = random.number(&(p() - 1u32)) + 1u32;
+            [x * &z * &z, y * &z * &z * &z, z].map(|number| number % p())
+        }
+        None => [0u32; 3].map(BigUint::from),
+    });
+    let enter = |coordinate: usize| entered(|lane| &coordinates[lane][coordinate]);
+    Point {
+        x: enter(0),
+        y: enter(1),
+        z: enter(2).widen(),
+    }
+}
+
+/// Multiples of the base point, few enough that they meet, and infinity.
+fn points(random: &mut Random) -> [Plain; LANES] {
+    std::array::from_fn(|_| match random.rng.random_range(0..8) {
+        0 => None,
+        1..5 => plain_multiple(random.rng.random_range(1..4)),
+        5 => plain_multiple(random.rng.random_range(1..4)).map(|(x, y)| (x, p() - y)),
+        _ => plain_multiple(random.rng.random()),
+    })
+}
+
+fn additions<W: Outline>() {
+    let mut random = Random::new();
+    for _ in 0..ROUNDS {
+        let a = points(&mut random);
+        let b = points(&mut random).map(|point| point.or_else(|| plain_multiple(5)));
+        let sums: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&a[lane], &b[lane]));
+        let (a_words, b_words) = (jacobian::<W>(&mut random, &a), jacobian(&mut random, &b));
+        assert_eq!(plain(&add(a_words, b_words)), sums);
+        let affine = Affine {
+            x: entered(|lane| &b[lane].as_ref().unwrap().0),
+            y: entered(|lane| &b[lane].as_ref().unwrap().1),
+        };
+        let sum = add_affine(a_words, affine);
+        assert_eq!(plain(&sum), sums);
+        // Again, of sums as they come.
+        let twice: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
+        assert_eq!(plain(&add_affine(sum, affine)), twice);
+    }
+}
+
+fn doublings<W: Outline>() {
+    let mut random = Random::new();
+    for _ in 0..ROUNDS {
+        let mut expected = points(&mut random);
+        let mut point = jacobian::<W>(&mut random, &expected);
+        for _ in 0..3 {
+            expected = expected.map(|point| plain_add(&point, &point));
+            point = double(point);
+            assert_eq!(plain(&point), expected);
+        }
+    }
+}

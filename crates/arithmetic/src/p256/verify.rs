@@ -1,0 +1,227 @@
+//! Verification of ECDSA signatures, eight side by side.
+#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
+
+use super::digits::{Digit, Digits, places};
+use super::field::{Element, P};
+use super::multiples::{BaseComb, Comb, Multiples};
+use super::point::{Affine, Point};
+use super::{ORDER, PublicPoint, Request, Signer};
+use crate::eight::LANES;
+use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
+use crate::five::{self, Outline, Task, Words, limbs_of_be, load, splat, store, words};
+
+/// Groups of eight whose inverses of s are computed together.
+const GROUPS: usize = 16;
+
+/// Signatures that are verified side by side, as numbers.
+struct Group<W> {
+    key: Affine<W>,
+    digest: Words<W>,
+    r: Words<W>,
+    /// In Montgomery form; at last its inverse.
+    s: Words<W>,
+    /// `r + n` where that is below p, or else r.
+    other_r: Words<W>,
+    /// Whether r and s are in `1..n`.
+    in_range: [bool; LANES],
+}
+
+/// To find a verdict for each request, in order.
+pub(super) struct Verify<'a, 'b>(pub(super) &'a [Request<'b>]);
+
+impl Task for Verify<'_, '_> {
+    type Output = Vec<bool>;
+
+    #[inline(always)]
+    fn run<W: Outline>(self) -> Vec<bool> {
+        let mut verdicts = Vec::with_capacity(self.0.len());
+        for requests in self.0.chunks(LANES * GROUPS) {
+            verify_groups::<W>(requests, &mut verdicts);
+        }
+        verdicts
+    }
+}
+
+/// To compute the multiples of a public point.
+pub(super) struct MakeComb<'a>(pub(super) &'a PublicPoint);
+
+impl Task for MakeComb<'_> {
+    type Output = Comb<KEY_WINDOW>;
+
+    #[inline(always)]
+    fn run<W: Outline>(self) -> Self::Output {
+        let [x, y] = self
+            .0
+            .coordinates
+            .map(|words| Element::<W, 2>::from_words(splat(&words)));
+        Comb::new(&Affine { x, y })
+    }
+}
+
+#[inline(always)]
+fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
+    let mut groups = Vec::with_capacity(GROUPS);
+    let mut inverses = Vec::with_capacity(GROUPS);
+    for requests in requests.chunks(LANES) {
+        let group = Group::<W>::new(requests);
+        inverses.push(group.s);
+        groups.push(group);
+    }
+    ORDER.invert_all(&mut inverses);
+    for ((group, inverse), requests) in groups.iter_mut().zip(inverses).zip(requests.chunks(LANES)) {
+        group.s = inverse;
+        let point = match combs(requests) {
+            Some(combs) => group.point_by_combs(&combs),
+            None => group.point(),
+        };
+        verdicts.extend(group.verdicts(&point).iter().take(requests.len()));
+    }
+}
+
+/// The request of each lane; the last one's is repeated in lanes that are left over.
+fn lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; LANES] {
+    std::array::from_fn(|lane| requests.get(lane).or(requests.last()))
+}
+
+/// The combs of all lanes, if every one has one.
+fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
+    let comb = |request: &Request<'b>| match request.signer {
+        Signer::Known(known) => Some(&known.comb),
+        Signer::New(_) => None,
+    };
+    let mut combs = [requests.first().and_then(comb)?; LANES];
+    for (place, request) in combs.iter_mut().zip(lanes(requests)) {
+        *place = comb(request?)?;
+    }
+    Some(combs)
+}
+
+impl<W: Outline> Group<W> {
+    #[inline(always)]
+    fn new(requests: &[Request<'_>]) -> Self {
+        let mut in_range = [false; LANES];
+        let mut numbers = [[[0; 5]; LANES]; 6];
+        for (lane, request) in lanes(requests).into_iter().enumerate() {
+            let Some(request) = request else { continue };
+            let (r, s) = (limbs_of_be(request.r), limbs_of_be(request.s));
+            in_range[lane] = [r, s]
+                .iter()
+                .all(|number| *number != [0; 4] && five::subtract(number, &ORDER.limbs).1);
+            // Any number does whose verdict is not asked, but 0 would spoil the inverses of its lane.
+            let [r, s] = if in_range[lane] { [r, s] } else { [[1, 0, 0, 0]; 2] };
+            let other_r = match five::add(&r, &ORDER.limbs) {
+                (sum, false) if five::subtract(&sum, &P).1 => sum,
+                _ => r,
+            };
+            let of_lane = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
+            let [x, y] = request.signer.point().coordinates;
+            for (number, of_lane) in numbers.iter_mut().zip(of_lane.into_iter().chain([x, y])) {
+                number[lane] = of_lane;
+            }
+        }
+        let [digest, r, s, other_r, x, y] = &numbers;
+        Self {
+            key: Affine {
+                x: Element::from_words(load(x)),
+                y: Element::from_words(load(y)),
+            },
+            digest: load(digest),
+            r: load(r),
+            s: ORDER.enter(&load(s)),
+            other_r: load(other_r),
+            in_range,
+        }
+    }
+
+    /// Whether the x of each lane's point is its r.
+    #[inline(always)]
+    fn verdicts(&self, point: &Point<W>) -> [bool; LANES] {
+        let zz: Element<W, 2> = point.z.square().carry();
+        let finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
+        let valid = has_x(&point.x, &zz, &self.r)
+            .or(has_x(&point.x, &zz, &self.other_r))
+            .and(finite)
+            .store();
+        std::array::from_fn(|lane| self.in_range[lane] && valid[lane] != 0)
+    }
+
+    /// u1 = `digest / s` and u2 = `r / s`.
+    #[inline(always)]
+    fn factors(&self) -> [[Digits; LANES]; 2] {
+        [
+            digits_of(&ORDER.mul(&self.digest, &self.s)),
+            digits_of(&ORDER.mul(&self.r, &self.s)),
+        ]
+    }
+
+    /// `u1 G + u2 Q`.
+    #[inline(always)]
+    fn point(&self) -> Point<W> {
+        let [of_base, of_key] = self.factors();
+        let multiples = Multiples::new(&self.key);
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
+        let top = places(KEY_WINDOW) - 1;
+        let mut sum = multiples.take::<W>(&digits(&of_key, KEY_WINDOW, top)).point;
+        // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
+        for bit in (0..top * KEY_WINDOW).rev() {
+            sum = sum.double();
+            if bit % KEY_WINDOW == 0 {
+                sum = sum.add(&multiples.take(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW)));
+            }
+            if bit % BASE_WINDOW == 0 {
+                let digits = digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW);
+                sum = sum.add_affine(&Comb::take(&base_combs, 0, &digits));
+            }
+        }
+        sum
+    }
+
+    /// The same for a Q whose comb there is.
+    #[inline(always)]
+    fn point_by_combs(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Point<W> {
+        let [of_base, of_key] = self.factors();
+        let base_combs = [BaseComb::of_base::<W>(); LANES];
+        let mut sum = Point::infinity();
+        for step in &STEPS {
+            for _ in 0..step.doublings {
+                sum = sum.double();
+            }
+            sum = sum.add_affine(&if step.is_base {
+                let digits = digits(&of_base, BASE_WINDOW, step.place);
+                Comb::take(&base_combs, step.tooth, &digits)
+            } else {
+                Comb::take(combs, step.tooth, &digits(&of_key, KEY_WINDOW, step.place))
+            });
+        }
+        sum
+    }
+}
+
+/// A digit of each lane's factor.
+fn digits(of: &[Digits; LANES], width: usize, place: usize) -> [Digit; LANES] {
+    of.map(|digits| digits.digit(width, place))
+}
+
+/// Whether `X / Z^2` is r.
+#[inline(always)]
+fn has_x<W: Outline>(x: &Element<W, 2>, zz: &Element<W, 2>, r: &Words<W>) -> W {
+    let r = Element::<W, 1>::from_words(*r).enter();
+    r.mul::<2, 2>(zz).minus::<2, 4>(&x.sum()).is_zero()
+}
+
+/// The digits of numbers below 2 n.
+#[inline(always)]
+fn digits_of<W: Outline>(numbers: &Words<W>) -> [Digits; LANES] {
+    store(numbers).map(|number| Digits::new(&ORDER.canonical(&number)))
+}
+
+/// Whether a point is on the curve: `y^2 = x^3 - 3 x + b`, of numbers below p in Montgomery form.
+pub(super) fn is_on_curve<W: Outline>(x: &Words<W>, y: &Words<W>) -> W {
+    let (x, y) = (Element::<W, 1>::from_words(*x), Element::<W, 1>::from_words(*y));
+    let b = Element::<W, 1>::from_words(splat(&words(&super::B))).enter();
+    let square: Element<W, 2> = x.square().carry();
+    let three = Element::<W, 1>::one().sum().three_times::<3>();
+    let factor: Element<W, 5> = square.sum().minus(&three).carry();
+    let right = factor.mul::<1, 2>(&x).plus::<2, 4>(&b.sum());
+    right.minus::<2, 6>(&y.square::<2>()).is_zero()
+}

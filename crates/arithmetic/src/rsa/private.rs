@@ -1,0 +1,320 @@
+//! The private key: the operation by the Chinese remainder theorem, one number and eight at a time.
+#![allow(clippy::indexing_slicing)] // Numbers in arrays of the longest one's length.
+
+use zeroize::Zeroizing;
+
+use super::eight::agree;
+use super::public::LIMBS_MAX;
+use super::{Fault, KeyError, RsaPublic, Size};
+use crate::eight::group::{Group, Prepared, read_long, wipe, words, zero};
+use crate::eight::row::{Row, WORDS_MAX, load_be, store_be};
+use crate::eight::{Backend, Kernels, LANES, Task, Word8};
+use crate::modulus::accumulate;
+use crate::{Modulus, limbs};
+
+/// Limbs of a prime factor, at most.
+const HALF_MAX: usize = LIMBS_MAX / 2;
+/// Bits of the exponent at a time, one number at a time.
+const WINDOW: usize = 5;
+
+/// An RSA private key of 2,048 or 3,072 bits, e = 65537.
+///
+/// Its operations take the same time and touch the same addresses whatever the key and the number; each result is checked with e before it
+/// leaves, for a wrong one betrays the key (Boneh, DeMillo and Lipton, 1997). All of it is wiped when dropped.
+pub struct RsaPrivate {
+    public: RsaPublic,
+    p: Prime,
+    q: Prime,
+    /// `q^-1 mod p`, in limbs, and in words.
+    qinv: Zeroizing<[u64; HALF_MAX]>,
+    qinv_rows: Zeroizing<[Row; WORDS_MAX / 8]>,
+    /// `R^2 mod p` of eight at a time.
+    p_square: Zeroizing<[Row; WORDS_MAX / 8]>,
+}
+
+/// A prime factor.
+struct Prime {
+    modulus: Modulus,
+    /// With `R^5`: what is reduced by n's R, which is `R^2`, and once more is over `R^3`.
+    prepared: Box<Prepared>,
+    /// `d mod (prime - 1)`.
+    exponent: Zeroizing<[u64; HALF_MAX]>,
+}
+
+impl std::fmt::Debug for RsaPrivate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RsaPrivate({:?})", self.public.size())
+    }
+}
+
+impl RsaPrivate {
+    /// Takes the prime factors p and q over, of half of n's length each, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; all big-endian, none
+    /// longer than a prime factor.
+    ///
+    /// # Errors
+    /// Numbers of another length; factors that are even, or equal, or whose topmost bit is clear; numbers that do not belong together.
+    pub fn new(p: &[u8], q: &[u8], dp: &[u8], dq: &[u8], qinv: &[u8]) -> Result<Self, KeyError> {
+        let size = Size::of_bytes(2 * p.len()).ok_or(KeyError::Length)?;
+        if q.len() != p.len() || [dp, dq, qinv].iter().any(|part| part.len() > p.len()) {
+            return Err(KeyError::Length);
+        }
+        let (p, q) = (Prime::new(size, p, dp)?, Prime::new(size, q, dq)?);
+        if p.modulus == q.modulus {
+            return Err(KeyError::Inconsistent);
+        }
+        let half = p.modulus.len();
+        let mut inverse = Zeroizing::new([0; HALF_MAX]);
+        limbs::from_be(&mut inverse[..], qinv);
+        if !p.modulus.exceeds(&inverse[..half]) {
+            return Err(KeyError::Inconsistent);
+        }
+        let mut n = [0; LIMBS_MAX + 1];
+        for (index, digit) in p.modulus.limbs().iter().enumerate() {
+            accumulate(&mut n[index..], q.modulus.limbs(), *digit);
+        }
+        let mut bytes = vec![0; size.bytes()];
+        limbs::to_be(&mut bytes, &n);
+        let mut key = Self {
+            public: RsaPublic::new(&bytes)?,
+            qinv_rows: Zeroizing::default(),
+            p_square: Zeroizing::default(),
+            qinv: inverse,
+            p,
+            q,
+        };
+        Row::fill(&mut key.qinv_rows[..], &key.qinv[..]);
+        let square = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
+        Row::fill(&mut key.p_square[..], &square);
+        // One number shows whether they belong together: e is the inverse of both exponents, and qinv of q.
+        let mut tried = vec![0; size.bytes()];
+        match key.power(&mut tried, &[2]) {
+            Ok(()) => Ok(key),
+            Err(_) => Err(KeyError::Inconsistent),
+        }
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &RsaPublic {
+        &self.public
+    }
+
+    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
+    #[doc(hidden)]
+    pub fn flip_bit_of_dp(&mut self, bit: usize) {
+        if let Some(limb) = self.p.exponent.get_mut(bit / 64) {
+            *limb ^= 1 << (bit % 64);
+        }
+    }
+
+    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
+    #[must_use]
+    pub fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
+        let half = self.p.modulus.len();
+        let numbers = [
+            self.p.modulus.limbs(),
+            self.q.modulus.limbs(),
+            &self.p.exponent[..half],
+            &self.q.exponent[..half],
+            &self.qinv[..half],
+        ];
+        numbers.map(|number| {
+            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
+            limbs::to_be(&mut bytes, number);
+            bytes
+        })
+    }
+
+    /// `out = number^d mod n`, for a wide number.
+    ///
+    /// # Errors
+    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
+    /// output of zeros.
+    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+        let size = self.public.size();
+        if out.len() != size.bytes() || number.len() > size.wide_bytes() {
+            return Err(Fault::Length);
+        }
+        let number = self.public.reduce(number);
+        let half = self.p.modulus.len();
+        let of_p = self.p.power(&number[..2 * half]);
+        let form_of_q = self.q.power(&number[..2 * half]);
+        let mut of_q = Zeroizing::new([0; HALF_MAX]);
+        self.q.modulus.leave(&mut of_q[..half], &form_of_q[..half]);
+        let mut root = Zeroizing::new([0; LIMBS_MAX + 1]);
+        self.combine(&mut root, &of_p, &of_q);
+        let mut power = [0; LIMBS_MAX];
+        power.copy_from_slice(&root[..LIMBS_MAX]);
+        self.public.power_limbs(&mut power);
+        if std::hint::black_box(power) != number {
+            out.fill(0);
+            return Err(Fault::Unsound);
+        }
+        limbs::to_be(out, &root[..2 * half]);
+        Ok(())
+    }
+
+    /// `q ((sp - sq) / q mod p) + sq` (Garner), of a residue modulo p in Montgomery form and one modulo q, which may be above p.
+    fn combine(&self, out: &mut [u64; LIMBS_MAX + 1], of_p: &[u64; HALF_MAX], of_q: &[u64; HALF_MAX]) {
+        let (p, q) = (&self.p.modulus, &self.q.modulus);
+        let half = p.len();
+        let mut quotient = Zeroizing::new([[0; HALF_MAX]; 2]);
+        let [difference, quotient] = &mut *quotient;
+        let (difference, quotient) = (&mut difference[..half], &mut quotient[..half]);
+        p.enter(quotient, &of_q[..half]);
+        difference.copy_from_slice(&of_p[..half]);
+        p.sub(difference, quotient);
+        p.mul(quotient, difference, &self.qinv[..half]);
+        out.fill(0);
+        out[..half].copy_from_slice(&of_q[..half]);
+        for (index, digit) in quotient.iter().enumerate() {
+            accumulate(&mut out[index..], q.limbs(), *digit);
+        }
+    }
+
+    /// [`RsaPrivate::power`] of eight numbers.
+    ///
+    /// # Errors
+    /// As there; if one result does not check, none is returned.
+    pub fn power_eight(
+        &self,
+        backend: Backend,
+        numbers: [&[u8]; 8],
+        mut outputs: [&mut [u8]; 8],
+    ) -> Result<(), Fault> {
+        let size = self.public.size();
+        if outputs.iter().any(|output| output.len() != size.bytes())
+            || numbers.iter().any(|number| number.len() > size.wide_bytes())
+        {
+            return Err(Fault::Length);
+        }
+        let sound = backend.run(PowerEight {
+            key: self,
+            numbers,
+            outputs: outputs.each_mut().map(|output| &mut **output),
+        });
+        if sound {
+            return Ok(());
+        }
+        for output in &mut outputs {
+            output.fill(0);
+        }
+        Err(Fault::Unsound)
+    }
+}
+
+impl Prime {
+    fn new(size: Size, prime: &[u8], exponent: &[u8]) -> Result<Self, KeyError> {
+        let mut number = Zeroizing::new([0; HALF_MAX]);
+        limbs::from_be(&mut number[..], prime);
+        let modulus = Modulus::new(&number[..size.limbs() / 2])?;
+        let mut of_exponent = Zeroizing::new([0; HALF_MAX]);
+        limbs::from_be(&mut of_exponent[..], exponent);
+        Ok(Self {
+            prepared: Prepared::new(&modulus, size.blocks() / 2, 5),
+            modulus,
+            exponent: of_exponent,
+        })
+    }
+
+    /// `number^exponent` of a number of twice the prime's length, in Montgomery form.
+    fn power(&self, number: &[u64]) -> Zeroizing<[u64; HALF_MAX]> {
+        let n = &self.modulus;
+        let length = n.len();
+        let mut table = Zeroizing::new([[0; HALF_MAX]; 1 << WINDOW]);
+        let mut base = Zeroizing::new([0; HALF_MAX]);
+        let (low, high) = number.split_at(length);
+        n.reduce_wide(&mut base[..length], low, high);
+        table[0][..length].copy_from_slice(n.one());
+        for index in 1..1 << WINDOW {
+            let (done, rest) = table.split_at_mut(index);
+            n.mul(
+                &mut rest[0][..length],
+                &done[index - 1][..length],
+                &base[..length],
+            );
+        }
+        let mut power = Zeroizing::new([0; HALF_MAX]);
+        let mut other = Zeroizing::new([0; HALF_MAX]);
+        let mut from = (64 * length).div_ceil(WINDOW) * WINDOW;
+        power[..length].copy_from_slice(n.one());
+        while let Some(next) = from.checked_sub(WINDOW) {
+            from = next;
+            for _ in 0..WINDOW {
+                n.square(&mut other[..length], &power[..length]);
+                std::mem::swap(&mut power, &mut other);
+            }
+            let entry = pick(&table, limbs::digit(&self.exponent[..], from, WINDOW));
+            n.mul(&mut other[..length], &power[..length], &entry[..length]);
+            std::mem::swap(&mut power, &mut other);
+        }
+        power
+    }
+}
+
+/// The table's entry with this number, having read them all.
+fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; HALF_MAX]> {
+    let mut out = Zeroizing::new([0; HALF_MAX]);
+    for (index, entry) in (0u64..).zip(table) {
+        // All ones where the numbers are equal: they are small, so that only zero has a predecessor below zero.
+        let mask = ((index ^ number).wrapping_sub(1).cast_signed() >> 63).cast_unsigned();
+        let mask = std::hint::black_box(mask);
+        for (out, limb) in out.iter_mut().zip(entry) {
+            *out |= limb & mask;
+        }
+    }
+    out
+}
+
+struct PowerEight<'a> {
+    key: &'a RsaPrivate,
+    numbers: [&'a [u8]; 8],
+    outputs: [&'a mut [u8]; 8],
+}
+
+impl Task for PowerEight<'_> {
+    /// Whether all results are right.
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<W: Word8>(self) -> bool {
+        match self.key.public.size() {
+            Size::Bits2048 => self.sized::<W::Register, 8, 4>(),
+            Size::Bits3072 => self.sized::<W::Register, 12, 6>(),
+        }
+    }
+}
+
+impl PowerEight<'_> {
+    #[inline(always)]
+    fn sized<W: Kernels, const B: usize, const P: usize>(mut self) -> bool {
+        let key = self.key;
+        let n = Group::<W, B>::load(&[key.public.prepared(); LANES][..W::LANES]);
+        let p = Group::<W, P>::load(&[&*key.p.prepared; LANES][..W::LANES]);
+        let q = Group::<W, P>::load(&[&*key.q.prepared; LANES][..W::LANES]);
+        let qinv = read_long::<W, P>(&[&key.qinv_rows[..]], true);
+        let square = read_long::<W, P>(&[&key.p_square[..]], true);
+        let mut sound = true;
+        for lane in (0..LANES).step_by(W::LANES) {
+            let lanes = lane..lane + W::LANES;
+            let mut number = [W::splat(0); WORDS_MAX];
+            load_be(&mut number, &self.numbers[lanes.clone()]);
+            let number = n.reduce(&number);
+            let of_n = words::<W, B>(&number);
+            let mut residues = [zero::<W, P>(); 2];
+            for ((residue, prime), exponent) in residues.iter_mut().zip([&p, &q]).zip([&key.p, &key.q]) {
+                *residue = prime.reduce(&of_n);
+                prime.enter(residue);
+                *residue = prime.power_secret(residue, &exponent.exponent[..exponent.modulus.len()]);
+            }
+            let [of_p, of_q] = &residues;
+            let mut root = p.join::<B>(&q, of_p, of_q, &qinv, &square);
+            let right = agree(&n, &root, &number);
+            sound &= right[..W::LANES].iter().all(|right| *right);
+            store_be(&mut self.outputs[lanes], &words::<W, B>(&root));
+            wipe::<W, P>(&mut residues);
+            wipe::<W, B>(std::slice::from_mut(&mut root));
+        }
+        sound
+    }
+}

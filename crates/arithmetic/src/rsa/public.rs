@@ -1,0 +1,246 @@
+//! The public key, and what it does one number at a time.
+
+use zeroize::Zeroizing;
+
+use super::{Element, Fault, KeyError, Size};
+use crate::eight::group::Prepared;
+use crate::eight::row::Row;
+use crate::{Modulus, limbs};
+
+/// Limbs of a wide number, at most.
+pub(super) const WIDE_LIMBS_MAX: usize = 50;
+/// Limbs of a number modulo n, at most.
+pub(super) const LIMBS_MAX: usize = 48;
+
+/// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for one number and for eight at a time.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RsaPublic {
+    size: Size,
+    modulus: Modulus,
+    /// n as it was given.
+    bytes: Box<[u8]>,
+    prepared: Box<Prepared>,
+    /// The Montgomery radix of eight at a time, modulo n.
+    radix: Box<[u64]>,
+}
+
+impl std::fmt::Debug for RsaPublic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RsaPublic({:?})", self.size)
+    }
+}
+
+impl RsaPublic {
+    /// Takes a modulus of exactly 256 or 384 bytes.
+    ///
+    /// # Errors
+    /// Another length, an even number, or one whose topmost bit is clear.
+    pub fn new(modulus: &[u8]) -> Result<Self, KeyError> {
+        let size = Size::of_bytes(modulus.len()).ok_or(KeyError::Length)?;
+        let mut n = [0; LIMBS_MAX];
+        let n = n.get_mut(..size.limbs()).ok_or(KeyError::Length)?;
+        limbs::from_be(n, modulus);
+        let of_n = Modulus::new(n)?;
+        Ok(Self {
+            size,
+            prepared: Prepared::new(&of_n, size.blocks(), 2),
+            radix: of_n.power_of_two(size.radix_bits()),
+            modulus: of_n,
+            bytes: modulus.into(),
+        })
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// n, big-endian.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// n for arithmetic one number at a time.
+    #[must_use]
+    pub fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
+    /// n for eight at a time, with `R^2`.
+    pub(super) fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// `out = signature^65537 mod n`.
+    ///
+    /// # Errors
+    /// A signature or output of another length than n's; a signature that is not below n.
+    pub fn power(&self, out: &mut [u8], signature: &[u8]) -> Result<(), Fault> {
+        if out.len() != self.size.bytes() {
+            return Err(Fault::Length);
+        }
+        let mut power = self.number(signature)?;
+        self.power_limbs(&mut power);
+        limbs::to_be(out, self.cut(&power));
+        Ok(())
+    }
+
+    /// `out = first times all factors mod n`, for a first factor below n.
+    ///
+    /// # Errors
+    /// Numbers of another length than n's; a first factor that is not below n; factors of another size.
+    pub fn product(&self, out: &mut [u8], first: &[u8], factors: &[Element<'_>]) -> Result<(), Fault> {
+        if out.len() != self.size.bytes() {
+            return Err(Fault::Length);
+        }
+        if !factors.iter().all(|factor| factor.is_of(self.size)) {
+            return Err(Fault::Mixed);
+        }
+        let mut product = self.number(first)?;
+        self.multiply_all(&mut product, factors);
+        limbs::to_be(out, self.cut(&product));
+        Ok(())
+    }
+
+    /// A factor in Montgomery form for the radix of this key's modulus, least significant byte first, as long as n: of `out`, what is longer is left as it is.
+    pub fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) {
+        let n = &self.modulus;
+        let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
+        if let Some(one) = number.first_mut() {
+            *one = 1;
+        }
+        self.multiply_all(&mut number, &[factor]);
+        if let Some(form) = form.get_mut(..n.len()) {
+            n.enter(form, self.cut(&number));
+            for (bytes, limb) in out.chunks_exact_mut(8).zip(form) {
+                bytes.copy_from_slice(&limb.to_le_bytes());
+            }
+        }
+    }
+
+    /// Whether the signature is below n and `signature^65537 = hash times all factors mod n`, for a wide hash.
+    ///
+    /// # Errors
+    /// A hash longer than a wide number; factors of another size.
+    pub fn check(&self, signature: &[u8], hash: &[u8], factors: &[Element<'_>]) -> Result<bool, Fault> {
+        if hash.len() > self.size.wide_bytes() {
+            return Err(Fault::Length);
+        }
+        if !factors.iter().all(|factor| factor.is_of(self.size)) {
+            return Err(Fault::Mixed);
+        }
+        let Ok(mut power) = self.number(signature) else {
+            return Ok(false);
+        };
+        self.power_limbs(&mut power);
+        let mut product = self.reduce(hash);
+        self.multiply_all(&mut product, factors);
+        Ok(power == product)
+    }
+
+    /// A number below n, in limbs.
+    pub(super) fn number(&self, bytes: &[u8]) -> Result<[u64; LIMBS_MAX], Fault> {
+        if bytes.len() != self.size.bytes() {
+            return Err(Fault::Length);
+        }
+        if !self.exceeds(bytes) {
+            return Err(Fault::Range);
+        }
+        let mut number = [0; LIMBS_MAX];
+        limbs::from_be(&mut number, bytes);
+        Ok(number)
+    }
+
+    /// Whether a number of n's length is below n; not in constant time.
+    pub(super) fn exceeds(&self, bytes: &[u8]) -> bool {
+        *bytes < *self.bytes
+    }
+
+    /// A wide number modulo n, in limbs.
+    pub(super) fn reduce(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
+        let mut number = [0; WIDE_LIMBS_MAX];
+        limbs::from_be(&mut number, wide);
+        let (low, high) = number.split_at(self.modulus.len());
+        let (mut form, mut out) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
+        if let (Some(form), Some(out)) = (
+            form.get_mut(..self.modulus.len()),
+            out.get_mut(..self.modulus.len()),
+        ) {
+            let high = high.get(..self.modulus.len().min(high.len())).unwrap_or_default();
+            self.modulus.reduce_wide(form, low, high);
+            self.modulus.leave(out, form);
+        }
+        out
+    }
+
+    /// `number = number^65537 mod n`.
+    pub(super) fn power_limbs(&self, number: &mut [u64; LIMBS_MAX]) {
+        let n = &self.modulus;
+        let (mut power, mut square) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
+        let (Some(power), Some(square), Some(number)) = (
+            power.get_mut(..n.len()),
+            square.get_mut(..n.len()),
+            number.get_mut(..n.len()),
+        ) else {
+            return;
+        };
+        n.enter(power, number);
+        for _ in 0..8 {
+            n.square(square, power);
+            n.square(power, square);
+        }
+        // By the number itself: the result has no R in it.
+        square.copy_from_slice(number);
+        n.mul(number, power, square);
+    }
+
+    /// `product = product times all factors mod n`.
+    fn multiply_all(&self, product: &mut [u64; LIMBS_MAX], factors: &[Element<'_>]) {
+        let n = &self.modulus;
+        // A factor has the radix of eight at a time in it, that much more than the one of which it loses one.
+        let excess = self.size.radix_bits() - 64 * n.len();
+        let (mut next, mut factor) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
+        let (Some(product), Some(next), Some(factor)) = (
+            product.get_mut(..n.len()),
+            next.get_mut(..n.len()),
+            factor.get_mut(..n.len()),
+        ) else {
+            return;
+        };
+        let at_once = 64 * n.len() / excess;
+        for factors in factors.chunks(at_once) {
+            for element in factors {
+                Row::limbs(factor, element.rows());
+                n.mul(next, product, factor);
+                product.copy_from_slice(next);
+            }
+            // 2^-bits in Montgomery form: a power of two below n.
+            factor.fill(0);
+            let bit = 64 * n.len() - excess * factors.len();
+            if let Some(limb) = factor.get_mut(bit / 64) {
+                *limb = 1 << (bit % 64);
+            }
+            n.mul(next, product, factor);
+            product.copy_from_slice(next);
+        }
+    }
+
+    /// The form of a wide number in tables.
+    pub(super) fn factor(&self, rows: &mut [Row], wide: &[u8]) {
+        let number = self.reduce(wide);
+        let n = &self.modulus;
+        let (mut form, mut out) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
+        if let (Some(form), Some(out)) = (form.get_mut(..n.len()), out.get_mut(..n.len())) {
+            n.enter(form, self.cut(&number));
+            n.mul(out, form, &self.radix);
+            Row::fill(rows, out);
+        }
+    }
+
+    /// As many limbs as n has.
+    fn cut<'a>(&self, number: &'a [u64; LIMBS_MAX]) -> &'a [u64] {
+        number.get(..self.modulus.len()).unwrap_or_default()
+    }
+}

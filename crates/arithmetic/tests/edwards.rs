@@ -1,0 +1,115 @@
+//! Whole verifications of Ed25519 on every backend against AWS-LC, one signature at a time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+#[allow(dead_code)]
+#[path = "../src/testing.rs"]
+mod testing;
+
+use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair as _};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::edwards::{KnownKey, PublicKey, Request, Signer, hash, verify};
+use testing::{Random, bytes};
+
+/// More than two chunks of sixteen groups of eight, the last one not full.
+const SIGNATURES: usize = 2 * 8 * 16 + 13;
+
+#[derive(Debug, Clone)]
+struct Signed {
+    key: [u8; 32],
+    message: Vec<u8>,
+    r: [u8; 32],
+    s: [u8; 32],
+}
+
+impl Signed {
+    fn new(random: &mut Random) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&bytes(&random.uniform(256), 32)).unwrap();
+        let message = bytes(&random.uniform(560), 70)[..random.below(70)].to_vec();
+        let signature = pair.sign(&message);
+        let ([r, s], []) = signature.as_ref().as_chunks() else {
+            panic!("64 bytes")
+        };
+        Self {
+            key: pair.public_key().as_ref().try_into().unwrap(),
+            message,
+            r: *r,
+            s: *s,
+        }
+    }
+}
+
+fn by_aws_lc(signed: &Signed) -> bool {
+    signature::UnparsedPublicKey::new(&signature::ED25519, signed.key)
+        .verify(&signed.message, &[signed.r, signed.s].concat())
+        .is_ok()
+}
+
+/// Verdicts of all, which are the same. How many are valid.
+fn compare(signed: &[Signed]) -> usize {
+    let keys: Vec<_> = signed
+        .iter()
+        .map(|signed| PublicKey::from_bytes(&signed.key).unwrap())
+        .collect();
+    let hashes: Vec<_> = signed
+        .iter()
+        .zip(&keys)
+        .map(|(signed, key)| hash(&signed.r, key, &signed.message))
+        .collect();
+    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    for backend in Backend::available() {
+        let known: Vec<_> = keys.iter().map(|key| KnownKey::new(backend, key)).collect();
+        // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+        for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
+            let requests: Vec<_> = (0..)
+                .zip(signed.iter().zip(&hashes))
+                .map(|(at, (Signed { r, s, .. }, hash))| Request {
+                    signer: match known_of(at) {
+                        true => Signer::Known(&known[at]),
+                        false => Signer::New(&keys[at]),
+                    },
+                    r,
+                    s,
+                    hash,
+                })
+                .collect();
+            let verdicts = verify(backend, &requests);
+            assert_eq!(verdicts.len(), signed.len());
+            for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
+                assert_eq!(verdict, expected, "{}: {signed:x?}", backend.name());
+            }
+        }
+    }
+    expected.iter().filter(|verdict| **verdict).count()
+}
+
+#[test]
+fn random_signatures() {
+    let mut random = Random::new();
+    let mut signed: Vec<Signed> = (0..SIGNATURES).map(|_| Signed::new(&mut random)).collect();
+    assert_eq!(compare(&signed), SIGNATURES);
+    let others = signed.clone();
+    let mut corrupted = 0;
+    for signed in &mut signed {
+        let bit = random.below(256);
+        let flip = |bytes: &mut [u8; 32]| bytes[bit / 8] ^= 1 << (bit % 8);
+        match random.below(12) {
+            0 => signed.message.push(0),
+            1 => flip(&mut signed.r),
+            2 => flip(&mut signed.s),
+            3 => signed.key = others[random.below(SIGNATURES)].key,
+            4 => (signed.r, signed.s) = (signed.s, signed.r),
+            5 => signed.r[31] ^= 0x80,
+            _ => continue,
+        }
+        corrupted += 1;
+    }
+    let valid = compare(&signed);
+    // A key may be replaced by itself.
+    assert!(valid >= SIGNATURES - corrupted && valid < SIGNATURES);
+}

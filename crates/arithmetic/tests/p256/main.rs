@@ -1,0 +1,146 @@
+//! Whole verifications of ECDSA on every backend against AWS-LC, one signature at a time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod curve;
+#[allow(dead_code)]
+#[path = "../../src/testing.rs"]
+mod testing;
+
+use aws_lc_rs::{digest, signature};
+use curve::{Point, n};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::p256::{KnownPoint, PublicPoint, Request, Signer, verify};
+use num_bigint::BigUint;
+use testing::Random;
+
+/// More than two chunks of sixteen groups of eight, the last one not full.
+const SIGNATURES: usize = 2 * 8 * 16 + 13;
+
+/// A signature with its key, as bytes.
+#[derive(Debug, Clone)]
+struct Signed {
+    key: [[u8; 32]; 2],
+    digest: [u8; 32],
+    r: [u8; 32],
+    s: [u8; 32],
+}
+
+fn to_bytes(number: &BigUint) -> [u8; 32] {
+    testing::bytes(number, 32).try_into().unwrap()
+}
+
+impl Signed {
+    /// One that holds for the key `d G`, because `u1 G + u2 Q` is the point that r was taken from.
+    fn new(d: &BigUint, u1: &BigUint, u2: &BigUint) -> Self {
+        let key = Point::base().times(d);
+        let (x, y) = key.affine().unwrap_or_default();
+        let point = Point::base().times(u1).plus(&key.times(u2));
+        // What has no x: infinity.
+        let r = point.affine().unwrap_or_default().0 % n();
+        let s = &r * u2.modpow(&(n() - 2u32), &n()) % n();
+        Self {
+            key: [to_bytes(&x), to_bytes(&y)],
+            digest: to_bytes(&(u1 * &s % n())),
+            r: to_bytes(&r),
+            s: to_bytes(&s),
+        }
+    }
+}
+
+fn by_aws_lc(signed: &Signed) -> bool {
+    let key = [&[4], signed.key.as_flattened()].concat();
+    let digest = digest::Digest::import_less_safe(&signed.digest, &digest::SHA256).expect("32 bytes");
+    signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, key)
+        .verify_digest(&digest, &[signed.r, signed.s].concat())
+        .is_ok()
+}
+
+/// Verdicts of all, which are the same. How many are valid.
+fn compare(signed: &[Signed]) -> usize {
+    let keys: Vec<_> = signed
+        .iter()
+        .map(|signed| PublicPoint::from_affine(&signed.key[0], &signed.key[1]).unwrap())
+        .collect();
+    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    for backend in Backend::available() {
+        let known: Vec<_> = keys.iter().map(|key| KnownPoint::new(backend, key)).collect();
+        // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+        for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
+            let requests: Vec<_> = (0..)
+                .zip(signed)
+                .map(|(at, Signed { digest, r, s, .. })| Request {
+                    signer: match known_of(at) {
+                        true => Signer::Known(&known[at]),
+                        false => Signer::New(&keys[at]),
+                    },
+                    digest,
+                    r,
+                    s,
+                })
+                .collect();
+            let verdicts = verify(backend, &requests);
+            assert_eq!(verdicts.len(), signed.len());
+            for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
+                assert_eq!(verdict, expected, "{}: {signed:x?}", backend.name());
+            }
+        }
+    }
+    expected.iter().filter(|verdict| **verdict).count()
+}
+
+#[test]
+fn random_signatures() {
+    let mut random = Random::new();
+    let mut scalar = || random.residue(&(n() - 1u32), 256) + 1u32;
+    let mut signed: Vec<Signed> = (0..SIGNATURES)
+        .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
+        .collect();
+    let before = compare(&signed);
+    // None but the point at infinity, which is rare, makes one invalid.
+    assert!(before > SIGNATURES / 2);
+    let others = signed.clone();
+    let mut corrupted = 0;
+    for signed in &mut signed {
+        let bit = random.below(256);
+        let flip = |bytes: &mut [u8; 32]| bytes[bit / 8] ^= 1 << (bit % 8);
+        match random.below(12) {
+            0 => flip(&mut signed.digest),
+            1 => flip(&mut signed.r),
+            2 => flip(&mut signed.s),
+            3 => signed.key = others[random.below(SIGNATURES)].key,
+            4 => (signed.r, signed.s) = (signed.s, signed.r),
+            5 => signed.digest = to_bytes(&random.uniform(256)),
+            _ => continue,
+        }
+        corrupted += 1;
+    }
+    let after = compare(&signed);
+    assert!(after <= before && before - after <= corrupted && after < before);
+}
+
+/// Small factors of small multiples of the base point: sums that meet the multiple that is added, its negative, or infinity.
+#[test]
+fn colliding_multiples() {
+    let mut random = Random::new();
+    let mut scalar = || {
+        let small = BigUint::from(1 + random.below(39));
+        let shifted = &small << (5 * random.below(51));
+        match random.below(6) {
+            0 => n() - small,
+            1 => small.modpow(&(n() - 2u32), &n()),
+            2 => shifted % n(),
+            3 => n() - shifted % n(),
+            _ => small,
+        }
+    };
+    let signed: Vec<Signed> = (0..192)
+        .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
+        .collect();
+    assert!(compare(&signed) > signed.len() / 2);
+}

@@ -1,0 +1,422 @@
+//! The operations of RSA against num-bigint, on every backend and one at a time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::needless_range_loop, // Lanes are numbered in several lists.
+    missing_docs
+)]
+
+#[allow(dead_code)]
+#[path = "../src/testing.rs"]
+mod testing;
+
+use linewarden_arithmetic::rsa::{
+    Element, Fault, KeyError, RsaPrivate, RsaPublic, Size, Table, check_eight, power_eight, product_eight,
+};
+use linewarden_arithmetic::{Backend, ModulusError};
+use num_bigint::BigUint;
+use testing::{Random, bytes};
+
+const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
+
+/// Prime factors, for these tests made.
+fn primes(size: Size) -> [BigUint; 2] {
+    let digits = match size {
+        Size::Bits2048 => [
+            "d0ab97547594aa0636e7e776573961e286a6377408ab65ee2f463fbe0507f3e2243dc48807f69f489ee22c5beaad24fd
+             50c0250a3add61ad24b5a60f237c236228721cfd2c01e5f9846441814dcd5717daf5edd85fdcd04e960efa6634af08b9
+             6fdef91e478388d908d430e1d73c7c92e87dbb33406a8644ffae3221f76e18a5",
+            "e60c76f623bf2b53a6d47b83ca40877686b20398ce99fd741a34694046a61aff13fbab83c34522aa73a324d99d402969
+             372ae99e222379666597ceaebba9e6af86de8e6f7e3f78ea959339b2ed7b2c4a30e626662c7a3e0fe051b6f697694566
+             bf71e11f1186cc8f6dd4165dd978b49b460f281d3749c3c14f2a31efdf44b109",
+        ],
+        Size::Bits3072 => [
+            "c09ba7d7e717680a54f4266e25ed6fc76339e1d3f4bc7201235fd3f4eb09ebf324adbfa0fc88e8ffee1a055a1e91b31a
+             f6127d9027df34d518d28715804738fed4b4a0970bf4401ce8dcf61b9bb03f6c9e9e3b615cf77551262b2f9c49e1ac20
+             06e501ef1416858a1585f782e80f6f3bc691c8ce0e562d1afba0a9a0fc574dc8f953e9be07c241cd87c97b49b2909e14
+             ed55aa190539ef12ecf6db4b2edc456c1fe5c1a4a4b45c31e445a5e1bcf071ce6a6c4be607499a073a08251df0a4662d",
+            "d5b1541339b7be5bfb9210941b03538a5cc64145ba37e34155474bdadb97b1e4fda3d0043bfb86ba328f8b5ed77a2dcc
+             3698041857d2a3f7c1167df9b34547d72adb1a848ca91476728a909605d8284d61fbc73e9f1b30bc378c4cdc629abe71
+             12cf070456e32e4cdd29de6e57507571d903306f1e7c815e44fa478d3e6f5dc7473973e6db0fde2f3c00486d05f77d75
+             f1a85b4e019dbb954c47fb4e48e9ab12f43b10b7b4864d00a3d37379ccb35219be31b00365791db513e4b621f46656df",
+        ],
+    };
+    digits.map(|digits| BigUint::parse_bytes(digits.replace(char::is_whitespace, "").as_bytes(), 16).unwrap())
+}
+
+/// A private key's numbers: p, q, dp, dq, qinv.
+fn parts(size: Size) -> [Vec<u8>; 5] {
+    let [p, q] = primes(size);
+    let one = BigUint::from(1u32);
+    let e = BigUint::from(65_537u32);
+    let exponent = |prime: &BigUint| e.modinv(&(prime - &one)).unwrap();
+    let parts = [exponent(&p), exponent(&q), q.modinv(&p).unwrap()];
+    let [dp, dq, qinv] = parts;
+    [p, q, dp, dq, qinv].map(|part| bytes(&part, size.bytes() / 2))
+}
+
+fn private([p, q, dp, dq, qinv]: &[Vec<u8>; 5]) -> Result<RsaPrivate, KeyError> {
+    RsaPrivate::new(p, q, dp, dq, qinv)
+}
+
+fn refs<T: AsRef<[u8]>>(numbers: &[T]) -> [&[u8]; 8] {
+    std::array::from_fn(|lane| numbers[lane].as_ref())
+}
+
+fn outputs(numbers: &mut [Vec<u8>]) -> [&mut [u8]; 8] {
+    let mut numbers = numbers.iter_mut();
+    std::array::from_fn(|_| &mut numbers.next().unwrap()[..])
+}
+
+fn number(bytes: &[u8]) -> BigUint {
+    BigUint::from_bytes_be(bytes)
+}
+
+fn e() -> BigUint {
+    BigUint::from(65_537u32)
+}
+
+/// Eight keys of any odd moduli: the public operations do not care for prime factors. Sometimes all the same one.
+struct Lanes {
+    moduli: Vec<BigUint>,
+    keys: Vec<RsaPublic>,
+}
+
+impl Lanes {
+    fn new(random: &mut Random, size: Size, one: bool) -> Self {
+        let moduli: Vec<BigUint> = (0..8).map(|_| random.modulus(8 * size.bytes())).collect();
+        let mut keys: Vec<RsaPublic> = moduli
+            .iter()
+            .map(|n| RsaPublic::new(&bytes(n, size.bytes())).unwrap())
+            .collect();
+        let moduli = match one {
+            true => vec![moduli[0].clone(); 8],
+            false => moduli,
+        };
+        if one {
+            keys.truncate(1);
+        }
+        Self { moduli, keys }
+    }
+
+    fn refs(&self) -> [&RsaPublic; 8] {
+        std::array::from_fn(|lane| &self.keys[lane % self.keys.len()])
+    }
+
+    /// A number below each modulus, often next to it.
+    fn below(&self, random: &mut Random) -> Vec<BigUint> {
+        let mut number = |n: &BigUint| match random.below(6) {
+            0 => n - 1u32,
+            1 => BigUint::ZERO,
+            2 => BigUint::from(1u32),
+            _ => random.number(usize::try_from(n.bits()).unwrap()) % n,
+        };
+        self.moduli.iter().map(&mut number).collect()
+    }
+}
+
+#[test]
+fn powers_are_right() {
+    let mut random = Random::new();
+    for round in 0..4 {
+        for size in SIZES {
+            let lanes = Lanes::new(&mut random, size, round % 2 == 1);
+            let numbers = lanes.below(&mut random);
+            let inputs: Vec<Vec<u8>> = numbers.iter().map(|number| bytes(number, size.bytes())).collect();
+            let wanted: Vec<BigUint> = numbers
+                .iter()
+                .zip(&lanes.moduli)
+                .map(|(number, n)| number.modpow(&e(), n))
+                .collect();
+            for ((key, input), wanted) in lanes.refs().iter().zip(&inputs).zip(&wanted) {
+                let mut out = vec![1; size.bytes()];
+                key.power(&mut out, input).unwrap();
+                assert_eq!(number(&out), *wanted);
+            }
+            for backend in Backend::available() {
+                let mut out = vec![vec![1; size.bytes()]; 8];
+                let below = power_eight(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+                assert_eq!(below, [true; 8]);
+                for (out, wanted) in out.iter().zip(&wanted) {
+                    assert_eq!(number(out), *wanted, "{}", backend.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_from_n_on_is_refused() {
+    let mut random = Random::new();
+    for size in SIZES {
+        let lanes = Lanes::new(&mut random, size, false);
+        let mut inputs: Vec<Vec<u8>> = lanes
+            .below(&mut random)
+            .iter()
+            .map(|x| bytes(x, size.bytes()))
+            .collect();
+        inputs[3] = bytes(&lanes.moduli[3], size.bytes());
+        inputs[5] = vec![0xff; size.bytes()];
+        let mut valid = [true; 8];
+        (valid[3], valid[5]) = (false, false);
+        let mut out = vec![1; size.bytes()];
+        for (lane, key) in lanes.refs().iter().enumerate() {
+            let done = key.power(&mut out, &inputs[lane]);
+            assert_eq!(done, if valid[lane] { Ok(()) } else { Err(Fault::Range) });
+            assert_eq!(key.product(&mut out, &inputs[lane], &[]), done);
+        }
+        assert_eq!(lanes.keys[0].power(&mut out, &inputs[0][1..]), Err(Fault::Length));
+        for backend in Backend::available() {
+            let mut out = vec![vec![1; size.bytes()]; 8];
+            let below = power_eight(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+            assert_eq!(below, valid);
+            assert!(out[3].iter().chain(&out[5]).all(|byte| *byte == 0));
+            let refused = product_eight(backend, lanes.refs(), refs(&inputs), [&[]; 8], outputs(&mut out));
+            assert_eq!(refused, Err(Fault::Range));
+            let hashes = [&[][..]; 8];
+            let checked = check_eight(backend, lanes.refs(), refs(&inputs), hashes, [&[]; 8]).unwrap();
+            for lane in [3, 5] {
+                assert!(!checked[lane]);
+                assert_eq!(lanes.keys[lane].check(&inputs[lane], &[], &[]), Ok(false));
+            }
+            let mut short = inputs.clone();
+            short[7].pop();
+            let refused = power_eight(backend, lanes.refs(), refs(&short), outputs(&mut out));
+            assert_eq!(refused, Err(Fault::Length));
+        }
+    }
+}
+
+/// Products of up to 45 factors, as signing and verifying make them; each lane with as many as it likes.
+#[test]
+fn products_are_right_and_compared_with_powers() {
+    let mut random = Random::new();
+    for round in 0..3 {
+        for size in SIZES {
+            let lanes = Lanes::new(&mut random, size, round % 2 == 1);
+            let first = lanes.below(&mut random);
+            let mut wanted = first.clone();
+            let mut tables = Vec::new();
+            for lane in 0..8 {
+                let length = [0, 1, 2, 45, 33, random.below(46)][random.below(6)];
+                let mut table = Table::new(size, length);
+                for index in 0..length {
+                    let factor = random.number(8 * size.wide_bytes());
+                    table
+                        .set(index, lanes.refs()[lane], &bytes(&factor, size.wide_bytes()))
+                        .unwrap();
+                    wanted[lane] = &wanted[lane] * factor % &lanes.moduli[lane];
+                }
+                assert_eq!(table.len(), length);
+                tables.push(table);
+            }
+            let elements: Vec<Vec<Element<'_>>> = tables
+                .iter()
+                .map(|table| (0..table.len()).map(|index| table.get(index).unwrap()).collect())
+                .collect();
+            let factors: [&[Element<'_>]; 8] = std::array::from_fn(|lane| &elements[lane][..]);
+            let inputs: Vec<Vec<u8>> = first.iter().map(|number| bytes(number, size.bytes())).collect();
+            for lane in 0..8 {
+                let mut out = vec![1; size.bytes()];
+                lanes.refs()[lane]
+                    .product(&mut out, &inputs[lane], factors[lane])
+                    .unwrap();
+                assert_eq!(number(&out), wanted[lane]);
+            }
+            for backend in Backend::available() {
+                let mut out = vec![vec![1; size.bytes()]; 8];
+                product_eight(backend, lanes.refs(), refs(&inputs), factors, outputs(&mut out)).unwrap();
+                for (out, wanted) in out.iter().zip(&wanted) {
+                    assert_eq!(number(out), *wanted, "{}", backend.name());
+                }
+            }
+            compare(&mut random, &lanes, size, factors, &tables);
+        }
+    }
+}
+
+/// signature^e = hash times factors: the hash is made to fit the signature, or not quite.
+fn compare(random: &mut Random, lanes: &Lanes, size: Size, factors: [&[Element<'_>]; 8], tables: &[Table]) {
+    let signatures = lanes.below(random);
+    let mut fits = [true; 8];
+    let mut hashes = Vec::new();
+    for (lane, signature) in signatures.iter().enumerate() {
+        let n = &lanes.moduli[lane];
+        let one = bytes(&BigUint::from(1u32), size.bytes());
+        let mut product = vec![0; size.bytes()];
+        lanes.refs()[lane]
+            .product(&mut product, &one, factors[lane])
+            .unwrap();
+        let power = signature.modpow(&e(), n);
+        // A product that shares a factor with n has no inverse; whether it fits is then asked of the product itself.
+        let hash = match number(&product).modinv(n) {
+            Some(inverse) => power * inverse % n,
+            None => random.number(8 * size.bytes()),
+        };
+        // As wide a number as any that is the same modulo n.
+        let most = (BigUint::from(1u32) << (8 * size.wide_bytes())) / n - 1u32;
+        let mut hash = hash + n * (random.number(128) % most);
+        if random.below(2) == 0 {
+            hash ^= BigUint::from(1u32) << random.below(8 * size.bytes());
+        }
+        fits[lane] = &hash * number(&product) % n == signature.modpow(&e(), n);
+        hashes.push(bytes(&hash, size.wide_bytes()));
+    }
+    assert_eq!(tables.len(), 8);
+    let signatures: Vec<Vec<u8>> = signatures
+        .iter()
+        .map(|number| bytes(number, size.bytes()))
+        .collect();
+    for lane in 0..8 {
+        let fit = lanes.refs()[lane].check(&signatures[lane], &hashes[lane], factors[lane]);
+        assert_eq!(fit, Ok(fits[lane]));
+    }
+    for backend in Backend::available() {
+        let checked = check_eight(backend, lanes.refs(), refs(&signatures), refs(&hashes), factors);
+        assert_eq!(checked, Ok(fits), "{}", backend.name());
+    }
+}
+
+#[test]
+fn private_powers_are_undone_by_public_ones() {
+    let mut random = Random::new();
+    for size in SIZES {
+        let parts = parts(size);
+        let key = private(&parts).unwrap();
+        let n = number(&parts[0]) * number(&parts[1]);
+        // Also with the larger factor first, and with multiples of the factors.
+        let [p, q, dp, dq, _] = parts.clone();
+        let inverse = number(&p).modinv(&number(&q)).unwrap();
+        let other = private(&[q, p, dq, dp, bytes(&inverse, size.bytes() / 2)]).unwrap();
+        for key in [&key, &other] {
+            let mut numbers: Vec<BigUint> = (0..6).map(|_| random.number(8 * size.wide_bytes())).collect();
+            numbers.push(number(&parts[0]) * random.number(1000));
+            numbers.push(&n - 1u32);
+            let inputs: Vec<Vec<u8>> = numbers.iter().map(|number| number.to_bytes_be()).collect();
+            let mut wanted = vec![vec![0; size.bytes()]; 8];
+            for ((input, out), asked) in inputs.iter().zip(&mut wanted).zip(&numbers) {
+                key.power(out, input).unwrap();
+                assert!(number(out) < n);
+                assert_eq!(number(out).modpow(&e(), &n), asked % &n);
+            }
+            for backend in Backend::available() {
+                let mut out = vec![vec![0; size.bytes()]; 8];
+                key.power_eight(backend, refs(&inputs), outputs(&mut out))
+                    .unwrap();
+                assert_eq!(out, wanted, "{}", backend.name());
+            }
+        }
+    }
+}
+
+/// Boneh, DeMillo and Lipton: one wrong residue, and the result's difference from the right one has a prime factor of n in it.
+#[test]
+fn a_fault_is_found_before_the_result_leaves() {
+    let mut random = Random::new();
+    for size in SIZES {
+        let mut key = private(&parts(size)).unwrap();
+        let inputs = vec![bytes(&random.uniform(8 * size.bytes() - 1), size.bytes()); 8];
+        key.flip_bit_of_dp(random.below(4 * size.bytes()));
+        let mut out = vec![1; size.bytes()];
+        assert_eq!(key.power(&mut out, &inputs[0]), Err(Fault::Unsound));
+        assert!(out.iter().all(|byte| *byte == 0));
+        for backend in Backend::available() {
+            let mut out = vec![vec![1; size.bytes()]; 8];
+            let done = key.power_eight(backend, refs(&inputs), outputs(&mut out));
+            assert_eq!(done, Err(Fault::Unsound), "{}", backend.name());
+            assert!(out.iter().flatten().all(|byte| *byte == 0));
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_no_key_are_refused() {
+    let mut random = Random::new();
+    for size in SIZES {
+        let modulus = bytes(&random.modulus(8 * size.bytes()), size.bytes());
+        assert!(RsaPublic::new(&modulus).is_ok());
+        assert_eq!(RsaPublic::new(&modulus[1..]), Err(KeyError::Length));
+        let mut even = modulus.clone();
+        *even.last_mut().unwrap() &= 0xfe;
+        assert_eq!(RsaPublic::new(&even), Err(KeyError::Modulus(ModulusError::Even)));
+        let mut small = modulus.clone();
+        small[0] &= 0x7f;
+        assert_eq!(RsaPublic::new(&small), Err(KeyError::Modulus(ModulusError::Size)));
+
+        let parts = parts(size);
+        for spoiled in 0..5 {
+            let mut of_parts = parts.clone();
+            of_parts[spoiled][7] ^= 0x10;
+            assert_eq!(
+                private(&of_parts).unwrap_err(),
+                KeyError::Inconsistent,
+                "{spoiled}"
+            );
+            of_parts[spoiled].push(1);
+            assert_eq!(private(&of_parts).unwrap_err(), KeyError::Length);
+        }
+        let [p, _, dp, dq, qinv] = parts;
+        assert_eq!(
+            private(&[p.clone(), p, dp, dq, qinv]).unwrap_err(),
+            KeyError::Inconsistent
+        );
+    }
+    assert_eq!(RsaPublic::new(&[1]), Err(KeyError::Length));
+    assert_eq!(RsaPublic::new(&[]), Err(KeyError::Length));
+}
+
+#[test]
+fn sizes_are_not_mixed() {
+    let mut random = Random::new();
+    let [short, long] = SIZES.map(|size| Lanes::new(&mut random, size, true));
+    let mut keys = short.refs();
+    keys[6] = &long.keys[0];
+    let numbers = vec![vec![1; 256]; 8];
+    let mut out = numbers.clone();
+    let mut table = Table::new(Size::Bits3072, 1);
+    assert_eq!(table.set(0, &short.keys[0], &[1]), Err(Fault::Mixed));
+    assert_eq!(table.set(0, &long.keys[0], &[1; 401]), Err(Fault::Length));
+    table.set(0, &long.keys[0], &[1]).unwrap();
+    let factor = [table.get(0).unwrap()];
+    assert!(table.get(1).is_none());
+    for backend in Backend::available() {
+        let done = power_eight(backend, keys, refs(&numbers), outputs(&mut out));
+        assert_eq!(done, Err(Fault::Mixed));
+        let done = product_eight(
+            backend,
+            short.refs(),
+            refs(&numbers),
+            [&factor; 8],
+            outputs(&mut out),
+        );
+        assert_eq!(done, Err(Fault::Mixed));
+        let done = check_eight(
+            backend,
+            short.refs(),
+            refs(&numbers),
+            refs(&numbers),
+            [&factor; 8],
+        );
+        assert_eq!(done, Err(Fault::Mixed));
+    }
+    assert_eq!(
+        short.keys[0].check(&numbers[0], &numbers[0], &factor),
+        Err(Fault::Mixed)
+    );
+    assert_eq!(
+        short.keys[0].product(&mut out[0], &numbers[0], &factor),
+        Err(Fault::Mixed)
+    );
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let key = private(&parts(Size::Bits2048)).unwrap();
+    assert_eq!(format!("{key:?}"), "RsaPrivate(Bits2048)");
+    assert_eq!(
+        format!("{:?}", Table::new(Size::Bits2048, 3)),
+        "Table(3 numbers of Bits2048)"
+    );
+}
