@@ -7,6 +7,7 @@
 //! Those of the samples are kept and made as if they did: for a few signers, so that what is measured is what a
 //! signer's messages take but for the first ones.
 
+use linewarden_arithmetic::Backend;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
@@ -18,7 +19,6 @@ use crate::refusal::Refusal;
 use crate::scheduler::engine::{Lane, LaneLost, measure};
 use crate::scheduler::{Class, LaneKind, LaneSpec};
 use crate::service::class;
-use linewarden_arithmetic::Backend;
 
 /// Signers of each class that samples are of.
 const SIGNERS_MAX: usize = 8;

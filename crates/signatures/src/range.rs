@@ -1,8 +1,9 @@
 //! Whether a signature's numbers are in their ranges: what every lane may rely on, and what makes two forms of one signature one.
 
+use linewarden_arithmetic::rsa::RsaPublic;
+
 use crate::key::{Material, PublicKey};
 use crate::refusal::Refusal;
-use linewarden_arithmetic::rsa::RsaPublic;
 
 /// The order of P-256 (FIPS 186-5; SP 800-186, 3.2.1.3), big-endian limbs.
 const P256_ORDER: [u64; 4] = [

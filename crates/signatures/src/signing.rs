@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use linewarden_arithmetic::Backend;
+
 use crate::lane::{Graphics, Lost};
 use crate::message::{PayloadKind, Stamp};
 use crate::ra::Mask;
@@ -17,7 +19,6 @@ use crate::scheduler::{
 };
 use crate::scheme::Scheme;
 use crate::signer::{SignError, Signed, Signer, ToSign, Way};
-use linewarden_arithmetic::Backend;
 
 /// Messages that are being signed at most; whoever has more waits. A submission for which there is never room goes alone.
 pub const IN_FLIGHT_MAX: usize = 4_096;

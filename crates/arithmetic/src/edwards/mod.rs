@@ -110,9 +110,7 @@ pub enum Signer<'a> {
 }
 
 impl<'a> Signer<'a> {
-    /// The key.
-    #[must_use]
-    pub fn key(&self) -> &'a PublicKey {
+    fn key(&self) -> &'a PublicKey {
         match self {
             Self::New(key) => key,
             Self::Known(known) => &known.key,

@@ -1,4 +1,4 @@
-//! RSA with e = 65537: the public operation, the private one by the Chinese remainder theorem, and products of many factors.
+//! RSA with e = 65537 (RFC 8017, 5.1 and 5.2): the public operation, the private one by the Chinese remainder theorem, and products of many factors.
 //!
 //! All of it one at a time, and eight at a time on the vectors of a [`Backend`](super::Backend). Numbers are big-endian bytes, of exactly the modulus' length
 //! where nothing else is said. A *wide* number has up to 16 bytes more, and stands for what it is modulo n: a hash over the whole range of n.
@@ -19,7 +19,7 @@ pub use table::{Element, Table};
 use super::ModulusError;
 
 /// What a wide number has more than the modulus.
-pub const WIDE_EXTRA_BYTES: usize = 16;
+const WIDE_EXTRA_BYTES: usize = 16;
 
 /// How long a modulus is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -62,12 +62,6 @@ impl RsaPublic {
         &self.bytes
     }
 
-    /// n for arithmetic one number at a time.
-    #[must_use]
-    pub fn modulus(&self) -> &Modulus {
-        &self.modulus
-    }
-
     /// n for eight at a time, with `R^2`.
     pub(super) fn prepared(&self) -> &Prepared {
         &self.prepared
@@ -104,8 +98,17 @@ impl RsaPublic {
         Ok(())
     }
 
-    /// A factor in Montgomery form for the radix of this key's modulus, least significant byte first, as long as n: of `out`, what is longer is left as it is.
-    pub fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) {
+    /// A factor in Montgomery form, `factor R mod n` with R = 2^2048 or 2^3072 as n is long, least significant byte first, in `out`, as long as n.
+    ///
+    /// # Errors
+    /// An output of another length than n's; a factor of another size.
+    pub fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) -> Result<(), Fault> {
+        if out.len() != self.size.bytes() {
+            return Err(Fault::Length);
+        }
+        if !factor.is_of(self.size) {
+            return Err(Fault::Mixed);
+        }
         let n = &self.modulus;
         let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
         if let Some(one) = number.first_mut() {
@@ -118,6 +121,7 @@ impl RsaPublic {
                 bytes.copy_from_slice(&limb.to_le_bytes());
             }
         }
+        Ok(())
     }
 
     /// Whether the signature is below n and `signature^65537 = hash times all factors mod n`, for a wide hash.

@@ -6,6 +6,9 @@
 
 use std::time::Duration;
 
+use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
+use linewarden_arithmetic::rsa::Size;
+
 use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu};
 use super::error::BatchError;
@@ -17,8 +20,6 @@ use super::private::Numbers;
 use super::pss::PssBatch;
 use super::ra::RaBatch;
 use super::target::launch;
-use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
-use linewarden_arithmetic::rsa::Size;
 
 /// Products of one round of `imad_limit`.
 const ROUND_PRODUCTS: u32 = 256;

@@ -1,5 +1,6 @@
 //! RSA keys that stay on the device.
 
+use linewarden_arithmetic::rsa::Size;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::constants::{self, RsaSecret};
@@ -8,7 +9,6 @@ use super::error::BatchError;
 use super::kernels::{self, Kernel};
 use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaVerifyArgs, RsaKey, Shared};
 use super::target::DeviceMemory;
-use linewarden_arithmetic::rsa::Size;
 
 /// Of a key that a caller names by its modulus.
 pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
@@ -17,8 +17,7 @@ pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
     ))
 }
 
-/// Kernels are made for one size or the other.
-/// What a device has for numbers of a size; pairs of kernels are by throughput and by latency.
+/// What a device has for numbers of a size, for which kernels are made one by one; pairs of them are by throughput and by latency.
 pub(super) trait OnDevice {
     fn public_bytes(self) -> usize;
     fn secret_bytes(self) -> usize;

@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 
+use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
+
 use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
 use super::error::{BatchError, GpuLost};
 use super::kernels;
 use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256Table, P256TableArgs};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
-use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
 
 /// Bytes that a public key takes on a device: multiples of its point.
 pub(crate) const P256_KEY_BYTES: usize = P256_KEY_TABLE.bytes();

@@ -1,5 +1,6 @@
 //! The private operation of RSA: of numbers that are given, and of hashes, whose results are masks and tables.
 
+use linewarden_arithmetic::rsa::Size;
 use zeroize::Zeroizing;
 
 use super::constants::reverse_rows;
@@ -11,7 +12,6 @@ use super::keys::{OnDevice as _, RsaSecrets};
 use super::layouts::{CRT_POWERS, CrtArgs, FdhArgs};
 use super::slot::{Field, Job, Slice, run};
 use super::target::{launch, threads_of};
-use linewarden_arithmetic::rsa::Size;
 
 /// Numbers to be raised to the private exponents of keys.
 #[derive(Clone, Copy)]

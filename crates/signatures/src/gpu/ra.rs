@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use linewarden_arithmetic::rsa::Size;
 use zeroize::Zeroizing;
 
 use super::constants::RsaSecret;
@@ -14,7 +15,6 @@ use super::private::{Destination, Source};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
 use crate::ra::Mask;
-use linewarden_arithmetic::rsa::Size;
 
 pub(super) const NO_ROOM: BatchError = BatchError::Malformed("the signer has no room for so many masks");
 

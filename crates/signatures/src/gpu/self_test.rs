@@ -1,11 +1,11 @@
 //! Whether a device computes at all what it should.
 
+use linewarden_arithmetic::rsa::{RsaPublic, Size, Table};
 use sha2::{Digest as _, Sha256};
 
 use super::engine::Gpu;
 use super::error::NoGpu;
 use crate::ra::hash::mgf1;
-use linewarden_arithmetic::rsa::{RsaPublic, Size, Table};
 
 /// An odd number with its topmost bit set; nobody knows its factors.
 const MODULUS: [u8; 256] = [0xb5; 256];

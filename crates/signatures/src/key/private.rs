@@ -7,6 +7,7 @@ use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair};
+use linewarden_arithmetic::rsa::{Fault, RsaPrivate};
 use zeroize::Zeroizing;
 
 use super::public::{Material, PublicKey, PublicKeyError};
@@ -14,7 +15,6 @@ use super::text::LayoutText;
 use crate::message::Draft;
 use crate::ra::{Layout, PAD_BYTES, RaPrivate, RaPublic};
 use crate::scheme::Scheme;
-use linewarden_arithmetic::rsa::{Fault, RsaPrivate};
 
 /// Why a private key cannot be made, read or used.
 #[derive(Debug, thiserror::Error)]

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{self, ParsedPublicKey};
+use linewarden_arithmetic::rsa::{KeyError, RsaPublic, Size};
+use linewarden_arithmetic::{Backend, edwards, p256};
 use sha2::{Digest as _, Sha256};
 
 use super::ahead::{Ahead, Room};
 use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::ra::RaPublic;
 use crate::scheme::Scheme;
-use linewarden_arithmetic::rsa::{KeyError, RsaPublic, Size};
-use linewarden_arithmetic::{Backend, edwards, p256};
 
 /// Why bytes are no public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,12 +1,12 @@
 //! Public keys and layouts as JSON, to be handed to receivers.
 
+use linewarden_arithmetic::rsa::RsaPublic;
 use serde::{Deserialize, Serialize};
 
 use super::public::{Material, PublicKey, PublicKeyError};
 use crate::message::{KeyId, PayloadKind};
 use crate::ra::{Domain, Layout, LayoutError, PAD_BYTES, RaPublic};
 use crate::scheme::Scheme;
-use linewarden_arithmetic::rsa::RsaPublic;
 
 /// No public key is longer: a layout of 2^17 sub-messages, of 512 bytes at most, seldom has so many long ones.
 pub const PUBLIC_KEY_BYTES_MAX: usize = 16 << 20;

@@ -1,12 +1,13 @@
 //! Eight messages side by side on a processor's vectors, each with its own key, and with the verdict that it has alone.
 
+use linewarden_arithmetic::rsa::{RsaPublic, check_eight, power_eight};
+use linewarden_arithmetic::{Backend, edwards, p256};
+
 use super::{Lost, OneByOne, Verifier, digest, halves};
 use crate::key::{Ed25519Key, Material, P256Key, pss_matches};
 use crate::ra::Factors;
 use crate::receive::Checked;
 use crate::scheme::Scheme;
-use linewarden_arithmetic::rsa::{RsaPublic, check_eight, power_eight};
-use linewarden_arithmetic::{Backend, edwards, p256};
 
 const EIGHT: usize = 8;
 /// From so many messages on, eight of RSA or RA are faster than as many one by one, with some that are computed twice.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::rsa::{self, Fault, RsaPrivate};
 use zeroize::Zeroizing;
 
 use super::EIGHT;
@@ -11,8 +13,6 @@ use super::mask::Mask;
 use super::public::RaPublic;
 use super::table::Table;
 use crate::message::MASK_NAME_BYTES;
-use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::rsa::{self, Fault, RsaPrivate};
 
 /// A private key, with its public one.
 pub struct RaPrivate {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use linewarden_arithmetic::rsa::{self, Element, RsaPublic};
 use sha2::{Digest as _, Sha256};
 
 use super::hash::{HASH_BYTES_MAX, Prefixes};
 use super::layout::{COMPONENTS_MAX, Digits, Layout};
 use crate::message::MASK_NAME_BYTES;
-use linewarden_arithmetic::rsa::{self, Element, RsaPublic};
 
 /// Bytes of the pad P.
 pub const PAD_BYTES: usize = 32;

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::rsa::{self, Fault, product_eight};
 use zeroize::Zeroizing;
 
 use super::EIGHT;
 use super::layout::{COMPONENTS_MAX, Digits};
 use super::mask::Mask;
 use super::public::{Factors, RaPublic};
-use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::rsa::{self, Fault, product_eight};
 
 /// `Γ[j][v]`, by row of the layout. A secret: with it, and a mask, messages are signed.
 pub struct Table {
@@ -89,9 +89,9 @@ impl Table {
         let size = self.public.rsa().size().bytes();
         let mut bytes = Zeroizing::new(vec![0; size * self.rows.len()]);
         for (row, bytes) in bytes.chunks_exact_mut(size).enumerate() {
-            if let Some(element) = self.rows.get(row) {
-                self.public.rsa().montgomery_form(bytes, element);
-            }
+            let form = self.rows.get(row);
+            let form = form.map(|element| self.public.rsa().montgomery_form(bytes, element));
+            debug_assert_eq!(form, Some(Ok(())), "rows are as long as the modulus");
         }
         bytes
     }

@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use linewarden_arithmetic::rsa::Size;
+
 use crate::gpu::{DeviceInfo, P256_KEY_BYTES, takes_layout};
 use crate::key::{Material, PublicKey};
 use crate::ra::RaPublic;
 use crate::scheduler::{Span, Time};
-use linewarden_arithmetic::rsa::Size;
 
 /// Layouts whose keys are kept side by side: those that most signers have.
 const LAYOUTS_MAX: usize = 4;
