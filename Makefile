@@ -60,6 +60,7 @@ fmt: setup ## format the Rust sources
 generate: setup ## rewrite what is generated: C and P4 headers and docs/verdicts.md, P4Runtime's messages
 	cargo run -q -p linewarden-protocol --features alloc --example generate
 	cargo run -q -p linewarden-p4runtime --example generate_messages
+	cargo run -q -p linewarden-link --example generate_messages
 	scripts/verdict-table > docs/verdicts.md
 
 p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)

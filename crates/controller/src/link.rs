@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    Fence, LeaseRequest, LeasedStream, Moment, Registry, RegistryError, Revision, Roamed, SealedChunk,
-    Settlement,
+    Fence, LeaseRequest, LeasedPlace, LeasedStream, Moment, Registry, RegistryError, Revision, Roamed,
+    SealedChunk, Settlement,
 };
 
 use crate::attest::{Inbox, Signer};
@@ -117,6 +117,28 @@ impl Controller {
         })
     }
 
+    /// A gateway by the registration that it shows; whether that is the newest is found with each question.
+    #[must_use]
+    pub fn link(&self, gateway: GatewayId, number: u64) -> Link {
+        Link {
+            controller: self.clone(),
+            fence: Fence::shown(gateway, number),
+        }
+    }
+
+    /// What a gateway has shown of what it runs was to another controller, or over another connection.
+    pub fn begin_trust(&self, gateway: GatewayId) {
+        self.trust().begin(gateway);
+    }
+
+    /// Now, as [`Registry::moment`].
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn moment(&self, own: Option<Moment>) -> Result<Option<Moment>, RegistryError> {
+        self.registry.moment(own).await
+    }
+
     /// The registration of a gateway that went on while its controller was started again. Whether it is the newest is
     /// found with each question, as ever.
     #[must_use]
@@ -143,6 +165,12 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// Where the walk stands.
+    #[must_use]
+    pub fn place(&self) -> LeasedPlace {
+        self.stream.place()
+    }
+
     /// The next part, until [`Chunk::last`].
     ///
     /// # Errors
@@ -228,12 +256,28 @@ impl Link {
         }
     }
 
+    /// Whether this registration is the newest.
+    ///
+    /// # Errors
+    /// An old fence, or a failure of the database.
+    pub async fn check(&self) -> Result<(), RegistryError> {
+        self.registry().verify_fence(&self.fence).await
+    }
+
     /// What the gateway held when it stopped.
     #[must_use]
     pub fn held(&self) -> Leases {
+        self.held_from(LeasedPlace::default())
+    }
+
+    /// The same walk, from where another one stood.
+    #[must_use]
+    pub fn held_from(&self, place: LeasedPlace) -> Leases {
         Leases {
             link: self.clone(),
-            stream: self.registry().stream_leased(self.fence, CHUNK_DEVICES),
+            stream: self
+                .registry()
+                .stream_leased_from(self.fence, CHUNK_DEVICES, place),
         }
     }
 
@@ -300,12 +344,13 @@ impl Link {
         Ok(back)
     }
 
-    /// What has changed since a revision, or all if the registry counts fewer changes; `now` is of the controller's clock. A device whose record does not authenticate is
+    /// What has changed since a revision, or all if the registry counts fewer changes; `own` is now by the clock of the controller's
+    /// machine ([`Registry::moment`]). A device whose record does not authenticate is
     /// told as one that is shut out, and logged.
     ///
     /// # Errors
     /// An old fence, or a failure of the database: ask again.
-    pub async fn changes(&self, since: Revision, now: Option<Moment>) -> Result<Changes, RegistryError> {
+    pub async fn changes(&self, since: Revision, own: Option<Moment>) -> Result<Changes, RegistryError> {
         // Two small rows, most of the time.
         self.registry().verify_fence(&self.fence).await?;
         let newest = self.registry().revision().await?;
@@ -333,6 +378,10 @@ impl Link {
         for record in &found.damaged {
             tracing::error!(record, "its device is shut out");
         }
+        let now = match found.roamed.is_empty() {
+            true => None,
+            false => self.registry().moment(own).await?,
+        };
         let elsewhere = |roamed: Roamed| {
             // Of an earlier start of the controller's machine nobody knows how it lies to sessions of now.
             let age_ns = roamed.began.age_ns(now?)?;

@@ -16,6 +16,7 @@ use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
+use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
 
 pub use self::p4::{BridgeSection, P4Section, Side};
@@ -27,8 +28,10 @@ use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 pub struct GatewayConfig {
     /// The gateway itself.
     pub gateway: GatewaySection,
-    /// Where its devices come from.
-    pub registry: RegistrySection,
+    /// Where its devices come from, if that is here ..
+    pub registry: Option<RegistrySection>,
+    /// .. or who knows them, on other machines.
+    pub controller: Option<ControllerSection>,
     /// One of the papers' profiles; insecure.
     pub classic: Option<ClassicSection>,
     /// The published P4DRA; insecure.
@@ -116,12 +119,28 @@ pub struct GatewaySection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistrySection {
-    /// The file.
-    pub path: PathBuf,
+    /// The file, or the database: `postgres://USER@HOST/DATABASE`.
+    pub path: Location,
     /// The master key's file, of mode 0600.
     pub master_key_file: Option<PathBuf>,
     /// Or the environment variable that holds it.
     pub master_key_env: Option<String>,
+}
+
+/// `[controller]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControllerSection {
+    /// `HOST:PORT` of each controller, in the order in which they are asked.
+    pub addresses: Vec<String>,
+    /// The CA of their certificates, PEM.
+    pub ca: PathBuf,
+    /// This gateway's certificate, which names its `id`, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM, of mode 0600.
+    pub key: PathBuf,
+    /// The name in the controllers' certificates, if it is not the host's.
+    pub server_name: Option<String>,
 }
 
 /// `[classic]`.
@@ -405,8 +424,6 @@ impl GatewayConfig {
         let trust = self.trust.as_mut().map(TrustSection::paths);
         let p4 = self.p4.as_mut().map(P4Section::paths);
         let paths = [
-            Some(&mut self.registry.path),
-            self.registry.master_key_file.as_mut(),
             Some(&mut self.gateway.pin_directory),
             self.classic.as_mut().map(|classic| &mut classic.crps_file),
             self.p4dra_classic
@@ -417,9 +434,21 @@ impl GatewayConfig {
                 .as_mut()
                 .and_then(|attest| attest.signing_key.as_mut()),
         ];
+        let registry = self.registry.as_mut().map(|section| {
+            let RegistrySection {
+                path,
+                master_key_file,
+                ..
+            } = section;
+            [path.file_mut(), master_key_file.as_mut()]
+        });
+        let controller = self.controller.as_mut();
+        let controller = controller.map(|section| [&mut section.ca, &mut section.cert, &mut section.key]);
         // An empty one stays empty, and is a mistake.
         let named = paths
             .into_iter()
+            .chain(registry.into_iter().flatten())
+            .chain(controller.into_iter().flatten().map(Some))
             .chain(evidence.into_iter().flatten())
             .chain(trust.into_iter().flatten())
             .chain(p4.into_iter().flatten())

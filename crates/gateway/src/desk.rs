@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use linewarden_controller::{Carrier, Controller};
+use linewarden_controller::Carrier;
 use linewarden_dataplane::SessionView;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
@@ -26,6 +26,7 @@ use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
 use self::limits::Limits;
+use crate::feeder::ControllerLink;
 use crate::gateway::{GatewayError, PlaneHandle};
 use crate::tasks;
 use crate::time::Clock;
@@ -108,7 +109,7 @@ impl Desk {
     pub fn open(
         DeskSockets(sockets): DeskSockets,
         plane: PlaneHandle,
-        controller: Controller,
+        controller: impl Into<ControllerLink>,
         gateway: GatewayId,
     ) -> Result<Self, DeskError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
@@ -124,7 +125,7 @@ impl Desk {
             sockets,
             stop: Arc::clone(&stop),
             plane,
-            controller,
+            controller: controller.into(),
             gateway,
             limits: Limits::default(),
             counts: Counts::default(),
@@ -180,7 +181,7 @@ struct Clerk {
     sockets: Vec<UdpSocket>,
     stop: Arc<OwnedFd>,
     plane: PlaneHandle,
-    controller: Controller,
+    controller: ControllerLink,
     gateway: GatewayId,
     limits: Limits,
     counts: Counts,
@@ -272,15 +273,28 @@ impl Clerk {
             return None;
         }
         let plane = self.plane.clone();
+        let locate = move |device| {
+            let held = plane.with_plane(move |plane| plane.session(device));
+            held.ok().flatten().map(|held| held.addr)
+        };
         let carrier = Carrier {
             aead_nonce: nonce,
             now_s: now_s(),
-            locate: &move |device| {
-                let held = plane.with_plane(move |plane| plane.session(device));
-                held.ok().flatten().map(|held| held.addr)
-            },
+            locate: &locate,
         };
-        match runtime.block_on(self.controller.ticket(self.gateway, message, &carrier)) {
+        let answer = runtime.block_on(async {
+            match &self.controller {
+                ControllerLink::InProcess(controller) => {
+                    let answer = controller.ticket(self.gateway, message, &carrier).await;
+                    answer.map_err(|error| error.to_string())
+                }
+                ControllerLink::Remote(client, _) => {
+                    let answer = client.ticket(message, &locate).await;
+                    answer.map_err(|error| error.to_string())
+                }
+            }
+        });
+        match answer {
             Ok(Some(answer)) => Some(answer),
             Ok(None) => {
                 self.counts.silent += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use linewarden_dataplane::{Measurement, p4runtime};
 use linewarden_evidence::statement::Nonce;
 use linewarden_p4runtime::evidence::{AskError, Client, Listing};
-use linewarden_p4runtime::tls::ClientTls;
+use linewarden_tls::ClientTls;
 
 use crate::attester::{Attester, AttesterError, Shown};
 

@@ -83,7 +83,9 @@ impl From<Denial> for LinkError {
 impl From<RegistryError> for LinkError {
     fn from(error: RegistryError) -> Self {
         match error {
-            RegistryError::OldFence { .. } => Self::Replaced(error.to_string()),
+            RegistryError::OldFence { .. } | RegistryError::RetiredGateway { .. } => {
+                Self::Replaced(error.to_string())
+            }
             other => Self::Failed(other.to_string()),
         }
     }

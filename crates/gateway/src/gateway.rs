@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linewarden_controller::Controller;
 use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -15,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::audit::{AuditLog, AuditState, Happening};
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask};
-use crate::feeder::{Desks, Feeder};
+use crate::feeder::{ControllerLink, Desks, Feeder, Look};
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
 use crate::tasks;
 use crate::time::Clock;
@@ -167,7 +166,7 @@ impl Gateway {
     /// Settings that do not fit together, or no thread to be had.
     pub fn start(
         plane: Box<dyn DataPlane>,
-        controller: Controller,
+        controller: impl Into<ControllerLink>,
         gateway_id: GatewayId,
         settings: Settings,
     ) -> Result<Self, GatewayError> {
@@ -180,15 +179,20 @@ impl Gateway {
     /// As [`Gateway::start`].
     pub fn start_with(
         plane: Box<dyn DataPlane>,
-        controller: Controller,
+        controller: impl Into<ControllerLink>,
         gateway_id: GatewayId,
         settings: Settings,
         source: Option<EvidenceSource>,
     ) -> Result<Self, GatewayError> {
+        let controller = controller.into();
         let node = Node::new(plane, settings)?;
         let (messages, inbox) = Post::new()?;
         let shared = Arc::new(Shared::default());
-        let (desks, link) = start_feeder(Feeder::new(controller.clone(), gateway_id, source), &messages)?;
+        let (desks, link) = start_feeder(
+            Feeder::new(controller.clone(), gateway_id, source),
+            &messages,
+            &shared,
+        )?;
         let control = Control {
             node,
             inbox,
@@ -324,20 +328,31 @@ impl Drop for Gateway {
 fn start_feeder(
     (feeder, desks): (Feeder, Desks),
     messages: &Post,
+    shared: &Arc<Shared>,
 ) -> Result<(Desks, mpsc::Receiver<()>), GatewayError> {
     // The database's own work is done by threads of the driver; unsealing is a few milliseconds a chunk.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let plane = PlaneHandle {
+        messages: messages.clone(),
+    };
+    let shared = Arc::clone(shared);
+    let look = move || {
+        let counters = plane.with_plane(|plane| plane.counters()).ok()?.ok()?;
+        let status = shared.lock().clone();
+        Some(Look { status, counters })
+    };
     let messages = messages.clone();
     let (at_work, link) = mpsc::sync_channel(0);
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
             // Once the control thread is gone, so is everybody who asked.
-            runtime.block_on(feeder.serve(|answer| {
+            let answer = |answer| {
                 messages.send(Message::Answer(answer));
-            }));
+            };
+            runtime.block_on(feeder.serve(answer, look));
             tasks::end(runtime);
             drop(at_work);
         })?;
@@ -349,7 +364,7 @@ struct Control {
     inbox: mpsc::Receiver<Message>,
     bell: Arc<OwnedFd>,
     desks: Desks,
-    controller: Controller,
+    controller: ControllerLink,
     audit: Option<AuditLog>,
     /// Records that earlier files lost.
     lost_before: u64,
@@ -431,7 +446,10 @@ impl Control {
     fn change(&mut self, change: Change) -> Result<Option<AuditLog>, ReconfigureError> {
         self.node
             .reconfigure(change.settings, &change.live, Clock::now())?;
-        self.controller.set_mark_block(change.mark_block);
+        // What others give out, they decide.
+        if let ControllerLink::InProcess(controller) = &self.controller {
+            controller.set_mark_block(change.mark_block);
+        }
         Ok(self.exchange_audit(change.audit))
     }
 

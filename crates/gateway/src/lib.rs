@@ -39,6 +39,7 @@ pub use attester::{Attester, AttesterError, Shown};
 pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
 pub use evidence_source::{EvidenceSource, SwitchAttester};
 pub use exchange::{Answer, Ask, LinkError};
+pub use feeder::{About, ControllerLink};
 pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
 pub use in_packets::InPackets;
 pub use node::{

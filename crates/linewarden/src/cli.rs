@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
-    agent, appraise, attest, bench, check, completions, config, demo, device, evidence, puf, registry, serve,
-    signed, switch,
+    agent, appraise, attest, bench, certificate, check, completions, config, controller, demo, device,
+    evidence, puf, registry, serve, signed, switch, user,
 };
 use crate::failure::exit_codes;
 
@@ -66,6 +66,26 @@ pub enum Command {
     Demo(demo::DemoArgs),
     /// Run a gateway
     Serve(serve::ServeArgs),
+    /// Run a controller: API, dashboard, and gateways on other machines
+    Controller(controller::ControllerArgs),
+    /// Keep who may use a controller's API
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden user add alice --role admin --config controller.toml
+  linewarden user list --config controller.toml"
+    )]
+    User(user::UserCommand),
+    /// Make certificates for controllers, gateways and users
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden certificate ca --out pki
+  linewarden certificate gateway --ca pki --id 7 --out gateway-7"
+    )]
+    Certificate(certificate::CertificateCommand),
     /// Check a configuration, and start nothing
     Check(check::CheckArgs),
     /// Run a device's side: authenticate, keep the lease alive, print the state
@@ -167,6 +187,9 @@ impl Command {
         match self {
             Self::Serve(args) => args.json,
             Self::Agent(args) => args.json,
+            Self::Controller(args) => args.json,
+            Self::User(command) => command.wants_json(),
+            Self::Certificate(command) => command.wants_json(),
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),
             Self::Attest(command) => command.wants_json(),

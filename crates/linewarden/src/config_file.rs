@@ -111,6 +111,8 @@ pub enum Role {
     Gateway,
     /// `linewarden agent`
     Agent,
+    /// `linewarden controller`
+    Controller,
 }
 
 /// A content whose file can be taken for the other role's.
@@ -127,14 +129,19 @@ impl OfRole for AgentConfig {
     const ROLE: Role = Role::Agent;
 }
 
-/// Whose configuration a text is: only an agent's has a device, and of the others only a gateway's a registry.
+/// Whose configuration a text is: only an agent's has a device, and only a controller's a service.
 pub fn role_of(text: &str) -> Option<Role> {
     let (root, _) = DeTable::parse_recoverable(text);
     let has = |name: &str| root.get_ref().iter().any(|(key, _)| key.get_ref() == name);
-    match (has("device"), has("registry")) {
-        (true, _) => Some(Role::Agent),
-        (false, true) => Some(Role::Gateway),
-        (false, false) => None,
+    match (
+        has("device"),
+        has("service"),
+        has("registry") || has("controller"),
+    ) {
+        (true, ..) => Some(Role::Agent),
+        (false, true, _) => Some(Role::Controller),
+        (false, false, true) => Some(Role::Gateway),
+        (false, false, false) => None,
     }
 }
 
@@ -143,15 +150,16 @@ pub fn role_of(text: &str) -> Option<Role> {
 /// # Errors
 /// It is.
 pub fn refuse_other_role<T: OfRole>(path: &Path, text: &str) -> Result<(), Failure> {
-    let problem = match (role_of(text), T::ROLE) {
-        (Some(Role::Agent), Role::Gateway) => {
-            "is an agent's configuration, for `linewarden agent`; a gateway's is wanted here"
-        }
-        (Some(Role::Gateway), Role::Agent) => {
-            "is a gateway's configuration, for `linewarden serve`; an agent's is wanted here"
-        }
-        _ => return Ok(()),
+    let of = |role: Role| match role {
+        Role::Gateway => ("a gateway's", "serve"),
+        Role::Agent => ("an agent's", "agent"),
+        Role::Controller => ("a controller's", "controller"),
     };
+    let Some(role) = role_of(text).filter(|role| *role != T::ROLE) else {
+        return Ok(());
+    };
+    let ((whose, command), (wanted, _)) = (of(role), of(T::ROLE));
+    let problem = format!("is {whose} configuration, for `linewarden {command}`; {wanted} is wanted here");
     Err(Failure::input(format!("{}: {problem}", path.display())))
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use linewarden_controller::attest::Signer;
 use linewarden_controller::trust::TrustPolicy;
@@ -16,11 +18,12 @@ use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
+use linewarden_link::{Client, ClientOptions};
 use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
-use crate::{cmd, evidence_key, log, secret_file};
+use crate::{cmd, evidence_key, log, secret_file, tls};
 
 /// The oldest kernel that the eBPF program is meant for.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -89,6 +92,7 @@ pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems.extend(evidence(file));
     problems.extend(trust(file).err());
     problems.extend(registry(file).await);
+    problems.extend(controller(file).err());
     problems
 }
 
@@ -459,8 +463,46 @@ fn changing(reference: &Reference) -> Option<&Object> {
         .map(|listed| &listed.object)
 }
 
+/// What reaches the controllers; nothing if there are none elsewhere.
+pub fn controller(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Problem> {
+    let Some(section) = &file.value.controller else {
+        return Ok(None);
+    };
+    let identities = tls::Files {
+        ca: section.ca.clone(),
+        cert: section.cert.clone(),
+        key: section.key.clone(),
+        domain: section.server_name.clone(),
+    };
+    let problem = |failure: Failure| {
+        file.problem(&["controller"], &failure.to_string())
+            .with_code(failure.code())
+    };
+    identities.read().map_err(problem)?;
+    let named = tls::gateway_of(&section.cert).map_err(problem)?;
+    if named != Some(file.value.gateway.id) {
+        let text = match named {
+            Some(other) => format!("is of gateway {other}, and this is gateway {}", file.value.gateway.id),
+            None => "is no gateway's: it names no urn:linewarden:gateway:N; make one with `linewarden certificate gateway`".to_owned(),
+        };
+        return Err(file.problem(
+            &["controller", "cert"],
+            &format!("{}: {text}", section.cert.display()),
+        ));
+    }
+    Ok(Some(Client::new(ClientOptions {
+        controllers: section.addresses.clone(),
+        identities: Arc::new(identities),
+        connect_timeout: Duration::from_secs(2),
+        answer_timeout: Duration::from_secs(5),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })))
+}
+
 async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let section = &file.value.registry;
+    let Some(section) = &file.value.registry else {
+        return Vec::new();
+    };
     let (field, key) = match (&section.master_key_file, &section.master_key_env) {
         (Some(path), _) => ("master_key_file", MasterKey::from_file(path)),
         (None, Some(variable)) => ("master_key_env", MasterKey::from_env(variable)),

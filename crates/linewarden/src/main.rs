@@ -4,6 +4,7 @@
 mod cli;
 mod cmd;
 mod config_file;
+mod controller_config;
 mod evidence_key;
 mod failure;
 mod gateway_config;
@@ -14,6 +15,7 @@ mod results;
 mod secret_file;
 mod service_manager;
 mod signals;
+mod tls;
 
 use std::process::ExitCode;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linewarden_registry::Progress;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -38,6 +39,14 @@ pub fn counted(count: u64, thing: &str) -> String {
         1 => format!("1 {thing}"),
         _ => format!("{count} {thing}s"),
     }
+}
+
+/// Puts a bar to where a long operation is.
+pub fn show(bar: &ProgressBar, progress: Progress) {
+    if let Some(total) = progress.total {
+        bar.set_length(total);
+    }
+    bar.set_position(progress.done);
 }
 
 /// A line on standard error; lost if nobody reads that either.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use linewarden_gateway::config::{GatewayConfig, RegistrySection};
-use linewarden_registry::{MasterKey, Registry};
+use linewarden_registry::{Location, MasterKey, Registry};
 
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
@@ -18,9 +18,9 @@ pub struct RegistryArgs {
     /// A gateway's configuration, whose registry is meant
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file"])]
     pub config: Option<PathBuf>,
-    /// The registry's file
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
-    pub registry: Option<PathBuf>,
+    /// The registry: a file, or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "REGISTRY", required_unless_present = "config")]
+    pub registry: Option<String>,
     /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
@@ -33,15 +33,28 @@ impl RegistryArgs {
             let mut file = ConfigFile::<GatewayConfig>::read(path)?;
             let directory = file.directory();
             file.value.resolve_paths(&directory);
-            return open(&file.value.registry).await;
+            let section = file.value.registry.as_ref();
+            let section = section.ok_or_else(|| {
+                Failure::input(format!(
+                    "{}: names no registry, but a [controller]; ask that, or name a registry by --registry",
+                    path.display()
+                ))
+            })?;
+            return open(section).await;
         }
         let key = match &self.key_file {
             Some(file) => MasterKey::from_file(file)?,
             None => MasterKey::from_env(KEY_VARIABLE)?,
         };
-        let path = self.registry.as_deref().unwrap_or(std::path::Path::new(""));
-        Ok(Registry::open(path, &key).await?)
+        let location = location(self.registry.as_deref().unwrap_or_default())?;
+        Ok(Registry::open(location, &key).await?)
     }
+}
+
+/// Where a registry is, as an argument says it. It is not read as an argument: what is wrong with one is told with all of it, and an
+/// address may hold a password.
+pub fn location(text: &str) -> Result<Location, Failure> {
+    text.parse().map_err(Failure::input)
 }
 
 /// Opens the registry that a configuration names.

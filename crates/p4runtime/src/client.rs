@@ -125,7 +125,7 @@ pub struct Events {
 }
 
 impl Client {
-    /// Connects, says who it is, and waits until the switch has said how it stands. [`crate::tls::endpoint`] makes endpoints
+    /// Connects, says who it is, and waits until the switch has said how it stands. [`linewarden_tls::endpoint`] makes endpoints
     /// for TLS.
     pub async fn connect(
         endpoint: Endpoint,

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::error::{causes, is_of_connection};
 use crate::proto::linewarden::evidence::v1;
-use crate::tls::{ClientTls, endpoint};
+use linewarden_tls::{ClientTls, endpoint};
 use v1::attest_response::Piece;
 use v1::evidence_client::EvidenceClient;
 use v1::evidence_server::{Evidence, EvidenceServer};

@@ -17,5 +17,4 @@ pub mod p4info;
 pub mod proto;
 pub mod server;
 pub mod target;
-pub mod tls;
 pub mod translate;

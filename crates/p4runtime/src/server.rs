@@ -29,7 +29,7 @@ use crate::arbitration::{Arbitration, Limits, StreamId};
 use crate::digest::Digests;
 use crate::proto::v1;
 use crate::target::{EventReceiver, Pipeline, Target};
-use crate::tls::ServerTls;
+use linewarden_tls::ServerTls;
 use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 
 /// The version of the API that is answered with.

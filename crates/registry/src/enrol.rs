@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
@@ -11,6 +10,7 @@ use crate::feed;
 use crate::place::Place;
 use crate::record_mac::MAC_BYTES;
 use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
+use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
 /// Devices per INSERT: fewer round trips to the database's thread, and far below SQLite's 32,766 parameters.
@@ -178,7 +178,7 @@ impl Registry {
     /// Those of the devices that are enrolled and may be replaced; an error for the first that may not.
     async fn replaceable(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         devices: &[NewDevice],
         on_conflict: OnConflict,
     ) -> Result<HashMap<DeviceId, DeviceInfo>> {
@@ -272,8 +272,8 @@ struct Prepared {
     sealed: Vec<u8>,
 }
 
-async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Result<()> {
-    let mut insert = QueryBuilder::<Sqlite>::new(
+async fn insert(connection: &mut Connection, records: &[Prepared]) -> Result<()> {
+    let mut insert = Builder::new(
         "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, \
          first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, mac, quarantined_at_s, \
          quarantined_reason) ",
@@ -303,7 +303,7 @@ async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Resu
     });
     insert.build().execute(&mut *connection).await?;
 
-    let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO credential (device_id, sealed) ");
+    let mut insert = Builder::new("INSERT INTO credential (device_id, sealed) ");
     insert.push_values(records, |mut values, Prepared { info, sealed, .. }| {
         values.push_bind(id_to_column(info.device)).push_bind(sealed);
     });
@@ -311,7 +311,7 @@ async fn insert(connection: &mut SqliteConnection, records: &[Prepared]) -> Resu
     Ok(())
 }
 
-async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Result<()> {
+async fn remove(connection: &mut Connection, devices: Vec<DeviceId>) -> Result<()> {
     for ids in devices.chunks(IDS_PER_QUERY) {
         // Credentials first: they refer to the device. Leases are of its old rows, and so is the last ticket's number: a
         // device that has used them up begins anew when it is enrolled anew. Tickets of before are of another epoch.
@@ -323,7 +323,7 @@ async fn remove(connection: &mut SqliteConnection, devices: Vec<DeviceId>) -> Re
             "DELETE FROM credential WHERE device_id IN ",
             "DELETE FROM device WHERE device_id IN ",
         ] {
-            let mut query = QueryBuilder::<Sqlite>::new(table);
+            let mut query = Builder::new(table);
             query.push_ids(ids.iter().copied());
             query.build().execute(&mut *connection).await?;
         }
@@ -337,13 +337,8 @@ pub(crate) trait PushIds {
     fn push_ids(&mut self, ids: impl Iterator<Item = DeviceId>);
 }
 
-impl PushIds for QueryBuilder<Sqlite> {
+impl PushIds for Builder {
     fn push_ids(&mut self, ids: impl Iterator<Item = DeviceId>) {
-        let mut list = self.separated(", ");
-        list.push_unseparated("(");
-        for id in ids {
-            list.push_bind(id_to_column(id));
-        }
-        list.push_unseparated(")");
+        self.push_list(ids.map(id_to_column));
     }
 }

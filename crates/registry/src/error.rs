@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 
 use crate::attest::GroupName;
+use crate::location::Location;
 
 /// What the functions of this crate return.
 pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
@@ -62,16 +63,16 @@ pub enum RegistryError {
 
     // ---- opening ----
     /// Nothing is at the given path.
-    #[error("there is no registry at {path}; check the path, or create one first")]
+    #[error("there is no registry at {registry}; check the path, or create one first")]
     NoRegistry {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
     },
     /// Something is at the path where a new registry should be made.
-    #[error("{path} exists already and is not overwritten; open it, or choose another path")]
+    #[error("{registry} exists already and is not overwritten; open it, or choose another path")]
     AlreadyExists {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
     },
     /// Something is at the path where a copy or an export should be written.
     #[error("{path} exists already and is not overwritten; name another file, or move this one away")]
@@ -89,11 +90,11 @@ pub enum RegistryError {
     },
     /// The registry was written by a newer program.
     #[error(
-        "the registry {path} has schema {found}, this program knows up to {supported}; use the newer program, nothing was changed"
+        "the registry {registry} has schema {found}, this program knows up to {supported}; use the newer program, nothing was changed"
     )]
     NewerSchema {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
         /// The newest migration in the file.
         found: i64,
         /// The newest migration in this program.
@@ -101,11 +102,11 @@ pub enum RegistryError {
     },
     /// The registry's schema holds what no version of this program makes.
     #[error(
-        "the registry {path} holds the {kind} \"{name}\" as Linewarden does not make it, which could undo what is written; {remedy}"
+        "the registry {registry} holds the {kind} \"{name}\" as Linewarden does not make it, which could undo what is written; {remedy}"
     )]
     ForeignSchema {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
         /// What it is, in SQL's words: a trigger, a view, a table or an index.
         kind: String,
         /// Its name.
@@ -115,17 +116,33 @@ pub enum RegistryError {
     },
     /// The master key does not fit the registry.
     #[error(
-        "this master key is not the one that the registry {path} was made with; give the right key file (if you are sure of the key, the registry's key check is damaged: restore a backup)"
+        "this master key is not the one that the registry {registry} was made with; give the right key file (if you are sure of the key, the registry's key check is damaged: restore a backup)"
     )]
     WrongMasterKey {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
+    },
+    /// The registry was moved.
+    #[error("the registry {registry} was moved to {to} and gives nothing out any more; name that one")]
+    Moved {
+        /// Where it was.
+        registry: Location,
+        /// Where it is.
+        to: String,
+    },
+    /// A copy that is not what was copied.
+    #[error("the copy at {registry} is not what was copied ({problem}); nothing was changed, try again")]
+    CopyDiffers {
+        /// Where the copy is.
+        registry: Location,
+        /// In what.
+        problem: String,
     },
     /// Another error while a registry was opened or made, with its path.
-    #[error("cannot open the registry {path}: {source}")]
+    #[error("cannot open the registry {registry}: {source}")]
     Open {
-        /// The path.
-        path: PathBuf,
+        /// Where it is, or should be.
+        registry: Location,
         /// The cause.
         source: Box<RegistryError>,
     },
@@ -169,6 +186,17 @@ pub enum RegistryError {
     /// Any other failure of the database.
     #[error("the registry's database failed: {0}")]
     Database(#[source] sqlx::Error),
+    /// The database server does not answer, or refuses the connection.
+    #[error("the registry's database cannot be reached: {0}; it is asked again when it is needed again")]
+    Unreachable(#[source] sqlx::Error),
+    /// The server answers, but cannot serve as a registry.
+    #[error("the database at {registry} cannot hold a registry: {problem}")]
+    UnfitDatabase {
+        /// Where it is.
+        registry: Location,
+        /// Why, and what to do.
+        problem: String,
+    },
 
     // ---- devices ----
     /// No such device.
@@ -263,6 +291,12 @@ pub enum RegistryError {
         /// The number of the newest registration; 0 for none.
         newest: u64,
     },
+    /// A gateway that was retired.
+    #[error("gateway {gateway} is retired, and its number is never used again; give the gateway another one")]
+    RetiredGateway {
+        /// The gateway.
+        gateway: GatewayId,
+    },
     /// A gateway's record does not authenticate.
     #[error(
         "the record of gateway {gateway} is damaged or was tampered with; restore a backup, or give the gateway another id"
@@ -270,6 +304,24 @@ pub enum RegistryError {
     DamagedGateway {
         /// The gateway.
         gateway: GatewayId,
+    },
+
+    // ---- running as a service ----
+    /// A field of something that is to be entered is not acceptable.
+    #[error("field {field}: {problem}")]
+    InvalidEntry {
+        /// The field's name.
+        field: &'static str,
+        /// What is wrong with it, and what is accepted.
+        problem: String,
+    },
+    /// An entry of the journal does not authenticate, or does not follow the one before it.
+    #[error(
+        "entry {number} of the journal, or the one before it, was changed, damaged or taken out; see who can write the database"
+    )]
+    DamagedEntry {
+        /// Its number.
+        number: u64,
     },
 
     // ---- attestation ----
@@ -455,6 +507,19 @@ impl From<sqlx::Error> for RegistryError {
                 detail: database.message().to_owned(),
             };
         }
+        if let Some(known) = of_postgres(&error) {
+            return match known {
+                Postgres::Locked => Self::Locked,
+                Postgres::DiskFull => Self::DiskFull,
+                Postgres::NotWritable => Self::NotWritable {
+                    detail: error.to_string(),
+                },
+                Postgres::Damaged => Self::Damaged {
+                    detail: error.to_string(),
+                },
+                Postgres::Unreachable => Self::Unreachable(error),
+            };
+        }
         let code = match &error {
             sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
             // All connections in use for longer than the pool waits: somebody holds a lock.
@@ -473,6 +538,45 @@ impl From<sqlx::Error> for RegistryError {
             },
             _ => Self::Database(error),
         }
+    }
+}
+
+/// What PostgreSQL's codes mean here.
+enum Postgres {
+    Locked,
+    DiskFull,
+    NotWritable,
+    Damaged,
+    Unreachable,
+}
+
+/// `None` for what is none of PostgreSQL's failures, or none that calls for more than its words.
+fn of_postgres(error: &sqlx::Error) -> Option<Postgres> {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
+            Some(Postgres::Unreachable)
+        }
+        sqlx::Error::Database(database) => {
+            let database = database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
+            // By class and code: PostgreSQL's documentation, appendix A.
+            match database.code() {
+                // lock_not_available, query_canceled, deadlock_detected
+                "55P03" | "57014" | "40P01" => Some(Postgres::Locked),
+                // disk_full
+                "53100" => Some(Postgres::DiskFull),
+                // read_only_sql_transaction, insufficient_privilege
+                "25006" | "42501" => Some(Postgres::NotWritable),
+                // data_corrupted, index_corrupted, undefined_table, undefined_column
+                "XX001" | "XX002" | "42P01" | "42703" => Some(Postgres::Damaged),
+                // Connection exceptions, refused logins, too many connections, a server that is shutting down or starting.
+                code if code.starts_with("08") || code.starts_with("28") || code.starts_with("57P") => {
+                    Some(Postgres::Unreachable)
+                }
+                "53300" | "3D000" => Some(Postgres::Unreachable),
+                _ => None,
+            }
+        }
+        _ => None,
     }
 }
 

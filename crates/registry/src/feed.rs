@@ -6,14 +6,13 @@
 //! they are the gateways' own doing.
 
 use linewarden_protocol::ids::DeviceId;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row as _, SqliteConnection};
 
 use crate::column::Stored;
 use crate::device::Revision;
 use crate::error::{RegistryError, Result};
 use crate::roaming::{self, Roamed, RoamingRow};
 use crate::row::{DEVICE_COLUMNS, DeviceRow, device_columns, device_info, id_from_column};
+use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::revision;
 
@@ -47,8 +46,8 @@ pub struct Changes {
 }
 
 /// The revision of the newest change, within the caller's transaction.
-pub(crate) async fn revision_in(connection: &mut SqliteConnection) -> Result<Revision> {
-    let (revision,): (i64,) = sqlx::query_as("SELECT revision FROM registry")
+pub(crate) async fn revision_in(connection: &mut Connection) -> Result<Revision> {
+    let (revision,): (i64,) = sql::query("SELECT revision FROM registry")
         .fetch_one(connection)
         .await?;
     to_revision(revision)
@@ -60,7 +59,7 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn revision(&self) -> Result<Revision> {
-        revision_in(&mut *self.reader().acquire().await?).await
+        revision_in(&mut self.reader().acquire().await?).await
     }
 
     /// Devices changed after `since`, and those that have roamed, at most `limit` of them and more only where most do not
@@ -84,7 +83,7 @@ impl Registry {
     /// `None` if not one record of a full page authenticates: how far the next one would have to begin, nobody knows.
     async fn changes_page(&self, since: Revision, limit: u32) -> Result<Option<Changes>> {
         // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
-        let rows: Vec<FeedRow> = sqlx::query_as(concat!(
+        let rows: Vec<FeedRow> = sql::query(concat!(
             "WITH changed AS (SELECT 0 AS kind, rowid AS place, NULL AS device_id, revision, NULL AS gateway_id, \
              NULL AS boot, NULL AS began_ns, NULL AS mac FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
@@ -198,31 +197,31 @@ struct FeedRow {
     newest: Option<Revision>,
 }
 
-impl FromRow<'_, SqliteRow> for FeedRow {
-    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+impl FromRow for FeedRow {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         const FIRST: usize = DEVICE_COLUMNS;
-        let revision: Stored<i64> = row.try_get(FIRST + 1)?;
+        let revision: Stored<i64> = row.get(FIRST + 1)?;
         Ok(Self {
             device: DeviceRow::from_row(row)?,
-            kind: row.try_get(FIRST)?,
+            kind: row.get(FIRST)?,
             roaming: (
-                row.try_get(FIRST + 2)?,
-                row.try_get(FIRST + 3)?,
-                row.try_get(FIRST + 4)?,
-                row.try_get(FIRST + 5)?,
+                row.get(FIRST + 2)?,
+                row.get(FIRST + 3)?,
+                row.get(FIRST + 4)?,
+                row.get(FIRST + 5)?,
                 revision.clone(),
-                row.try_get(FIRST + 6)?,
+                row.get(FIRST + 6)?,
             ),
-            newest: self::revision(&row.try_get(FIRST + 7)?),
+            newest: self::revision(&row.get(FIRST + 7)?),
             revision,
         })
     }
 }
 
 /// Takes the next `count` revisions within the caller's transaction; they start one above the value returned.
-pub(crate) async fn advance(connection: &mut SqliteConnection, count: usize) -> Result<i64> {
+pub(crate) async fn advance(connection: &mut Connection, count: usize) -> Result<i64> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
-    let (after,): (i64,) = sqlx::query_as("UPDATE registry SET revision = revision + $1 RETURNING revision")
+    let (after,): (i64,) = sql::query("UPDATE registry SET revision = revision + $1 RETURNING revision")
         .bind(count)
         .fetch_one(connection)
         .await?;

@@ -1,12 +1,12 @@
 //! Gateways and their fences.
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use sqlx::SqliteConnection;
 
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::seconds_to_column;
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table gateway v1";
@@ -19,6 +19,12 @@ pub struct Fence {
 }
 
 impl Fence {
+    /// The one that a gateway shows; whether it is the newest is found with each question.
+    #[must_use]
+    pub fn shown(gateway: GatewayId, number: u64) -> Self {
+        Self { gateway, number }
+    }
+
     /// The gateway.
     #[must_use]
     pub fn gateway(&self) -> GatewayId {
@@ -37,26 +43,38 @@ impl Registry {
     /// leases stay.
     ///
     /// # Errors
-    /// A damaged record, or a failure of the database.
+    /// A gateway that is retired, a damaged record, or a failure of the database.
     pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<Fence> {
+        let mut transaction = self.write().await?;
+        self.refuse_retired(&mut transaction, gateway).await?;
+        let fence = self.register_gateway_in(&mut transaction, gateway, now_s).await?;
+        transaction.commit().await?;
+        Ok(fence)
+    }
+
+    pub(crate) async fn register_gateway_in(
+        &self,
+        connection: &mut Connection,
+        gateway: GatewayId,
+        now_s: u64,
+    ) -> Result<Fence> {
         // The code covers the time as it will be read again.
         let at_s = seconds_to_column(now_s);
-        let mut transaction = self.write().await?;
-        let before = self.fence_number(&mut transaction, gateway).await?;
+        let before = self.fence_number(connection, gateway).await?;
         let before = match before {
             Some(before) => before,
             // A row that somebody has deleted must not begin the count again. This looks at all of the gateway's leases.
             None => {
                 let (leased,): (Option<i64>,) =
-                    sqlx::query_as("SELECT MAX(fence) FROM lease WHERE gateway_id = $1")
+                    sql::query("SELECT MAX(fence) FROM lease WHERE gateway_id = $1")
                         .bind(i64::from(gateway.0))
-                        .fetch_one(&mut *transaction)
+                        .fetch_one(&mut *connection)
                         .await?;
                 leased.unwrap_or_default().cast_unsigned()
             }
         };
         let number = before.saturating_add(1);
-        sqlx::query(
+        sql::query(
             "INSERT INTO gateway (gateway_id, fence, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET fence = excluded.fence, \
              registered_at_s = excluded.registered_at_s, mac = excluded.mac",
@@ -65,9 +83,8 @@ impl Registry {
         .bind(i64::try_from(number).unwrap_or(i64::MAX))
         .bind(at_s)
         .bind(code(self.record_mac(), gateway, number, at_s.cast_unsigned()).to_vec())
-        .execute(&mut *transaction)
+        .execute(connection)
         .await?;
-        transaction.commit().await?;
         Ok(Fence { gateway, number })
     }
 
@@ -80,7 +97,8 @@ impl Registry {
         self.check_fence(&mut connection, fence).await
     }
 
-    pub(crate) async fn check_fence(&self, connection: &mut SqliteConnection, fence: &Fence) -> Result<()> {
+    pub(crate) async fn check_fence(&self, connection: &mut Connection, fence: &Fence) -> Result<()> {
+        self.refuse_moved(connection).await?;
         let newest = self
             .fence_number(connection, fence.gateway)
             .await?
@@ -95,17 +113,12 @@ impl Registry {
         Ok(())
     }
 
-    async fn fence_number(
-        &self,
-        connection: &mut SqliteConnection,
-        gateway: GatewayId,
-    ) -> Result<Option<u64>> {
-        let row: Option<GatewayRow> = sqlx::query_as(
-            "SELECT gateway_id, fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1",
-        )
-        .bind(i64::from(gateway.0))
-        .fetch_optional(connection)
-        .await?;
+    async fn fence_number(&self, connection: &mut Connection, gateway: GatewayId) -> Result<Option<u64>> {
+        let row: Option<GatewayRow> =
+            sql::query("SELECT gateway_id, fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1")
+                .bind(i64::from(gateway.0))
+                .fetch_optional(connection)
+                .await?;
         row.map(|row| number_from_row(self.record_mac(), &row))
             .transpose()
     }
@@ -125,18 +138,15 @@ fn number_from_row(mac: &RecordMac, (gateway, number, at_s, code): &GatewayRow) 
 
 /// Gateways whose records do not authenticate, or that hold leases of a later registration than the newest one known,
 /// for [`Registry::check`]: an old process could be served.
-pub(crate) async fn damaged(
-    connection: &mut SqliteConnection,
-    mac: &RecordMac,
-) -> Result<Vec<RegistryError>> {
-    let rows: Vec<GatewayRow> = sqlx::query_as("SELECT gateway_id, fence, registered_at_s, mac FROM gateway")
+pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
+    let rows: Vec<GatewayRow> = sql::query("SELECT gateway_id, fence, registered_at_s, mac FROM gateway")
         .fetch_all(&mut *connection)
         .await?;
     let mut damaged: Vec<RegistryError> = rows
         .iter()
         .filter_map(|row| number_from_row(mac, row).err())
         .collect();
-    let behind: Vec<(Stored<i64>,)> = sqlx::query_as(
+    let behind: Vec<(Stored<i64>,)> = sql::query(
         "SELECT DISTINCT lease.gateway_id FROM lease LEFT JOIN gateway ON gateway.gateway_id = lease.gateway_id \
          WHERE gateway.fence IS NULL OR lease.fence > gateway.fence AND typeof(lease.fence) = 'integer'",
     )

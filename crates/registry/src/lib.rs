@@ -1,6 +1,6 @@
 //! The registry: which devices there are, what proves them, and which gateway may use which of their rows.
 //!
-//! One SQLite file holds one record per device (not per row): its state in a small row that changes often, its
+//! One SQLite file, or one schema of PostgreSQL, holds one record per device (not per row): its state in a small row that changes often, its
 //! credentials in a big one that is written once, sealed with XChaCha20-Poly1305 under a key derived from a
 //! [`MasterKey`] that is never in the file. A sealed blob is bound to its device, mode, suite, epoch and row
 //! numbers, so one that was damaged, moved or exchanged does not open.
@@ -54,8 +54,8 @@
 #![forbid(unsafe_code)]
 
 mod attest;
-mod backup;
 mod column;
+mod copy;
 mod credentials;
 mod device;
 mod enrol;
@@ -65,9 +65,11 @@ mod gateway;
 mod import;
 mod key;
 mod lease;
+mod location;
 mod migrations;
 mod pair;
 mod place;
+mod postgres;
 mod quarantine;
 mod query;
 mod record_mac;
@@ -75,6 +77,9 @@ mod renew;
 mod revoke;
 mod roaming;
 mod row;
+mod service;
+mod sql;
+mod sqlite;
 mod store;
 mod transfer;
 mod walk;
@@ -85,6 +90,7 @@ pub use attest::{
     PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, ReservedRounds,
     RollOut, RoundRecord, SILENCES_MAX, State,
 };
+pub use copy::Copied;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};
 pub use enrol::{BulkOptions, OnConflict, Progress};
@@ -93,14 +99,20 @@ pub use feed::{Change, Changes};
 pub use gateway::Fence;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};
 pub use lease::{
-    Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk, Settlement,
+    Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedPlace, LeasedStream, SealedChunk,
+    Settlement,
 };
 pub use linewarden_files::seal::SEAL_OVERHEAD_BYTES;
+pub use location::{Location, LocationError, PostgresAddress};
 pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use quarantine::{ShutOut, Suspect};
 pub use query::{Filter, Page};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
+pub use service::{
+    ANSWERS_KEPT_S, Act, Actor, Answered, Entry, GatewayEntry, GatewayState, JournalFilter, JournalPage,
+    Kept, Note, Role, SignerEntry, User,
+};
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};
 pub use walk::ActiveDevice;

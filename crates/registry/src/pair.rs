@@ -5,7 +5,6 @@
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{Pairing, Role};
-use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
 use crate::column::Stored;
@@ -13,6 +12,7 @@ use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table pair v1";
@@ -95,7 +95,7 @@ impl Registry {
                 return Err(RegistryError::Revoked { device });
             }
         }
-        let done = sqlx::query(
+        let done = sql::query(
             "INSERT INTO pair (low_id, high_id, mac) VALUES ($1, $2, $3) ON CONFLICT (low_id, high_id) DO NOTHING",
         )
         .bind(id_to_column(both.low))
@@ -104,7 +104,7 @@ impl Registry {
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        Ok(done.rows_affected() > 0)
+        Ok(done > 0)
     }
 
     /// Closes a pair: it gets no key any more; whether there was one.
@@ -114,13 +114,13 @@ impl Registry {
     pub async fn close_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
         let both = Both::of(a, b)?;
         let mut transaction = self.write().await?;
-        let done = sqlx::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
+        let done = sql::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
             .bind(id_to_column(both.low))
             .bind(id_to_column(both.high))
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        Ok(done.rows_affected() > 0)
+        Ok(done > 0)
     }
 
     /// With whom a device may talk, in the order of their ids; each, or what is wrong with the record.
@@ -129,7 +129,7 @@ impl Registry {
     /// A failure of the database.
     pub async fn pairs_of(&self, device: DeviceId) -> Result<Vec<Result<DeviceId>>> {
         let rows: Vec<PermissionRow> =
-            sqlx::query_as("SELECT low_id, high_id, mac FROM pair WHERE low_id = $1 OR high_id = $1")
+            sql::query("SELECT low_id, high_id, mac FROM pair WHERE low_id = $1 OR high_id = $1")
                 .bind(id_to_column(device))
                 .fetch_all(self.reader())
                 .await?;
@@ -169,7 +169,7 @@ impl Registry {
         let sealed = self
             .sealer()
             .seal(&both.aad(), CURRENT_BYTES, |out| current.encode(out))?;
-        sqlx::query("UPDATE pair SET current = $1 WHERE low_id = $2 AND high_id = $3")
+        sql::query("UPDATE pair SET current = $1 WHERE low_id = $2 AND high_id = $3")
             .bind(sealed)
             .bind(id_to_column(both.low))
             .bind(id_to_column(both.high))
@@ -179,7 +179,7 @@ impl Registry {
         Ok(Some(current.for_device(device, now_s)))
     }
 
-    async fn standing(&self, connection: &mut SqliteConnection, both: Both, now_s: u64) -> Result<Standing> {
+    async fn standing(&self, connection: &mut Connection, both: Both, now_s: u64) -> Result<Standing> {
         for one in [both.low, both.high] {
             match self.get_in(connection, one).await {
                 Ok(info) if info.may_authenticate() => {}
@@ -188,7 +188,7 @@ impl Registry {
             }
         }
         let row: Option<CurrentRow> =
-            sqlx::query_as("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
+            sql::query("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
                 .bind(id_to_column(both.low))
                 .bind(id_to_column(both.high))
                 .fetch_optional(connection)
@@ -282,11 +282,8 @@ impl Current {
 }
 
 /// Permissions that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged(
-    connection: &mut SqliteConnection,
-    mac: &RecordMac,
-) -> Result<Vec<RegistryError>> {
-    let rows: Vec<PermissionRow> = sqlx::query_as("SELECT low_id, high_id, mac FROM pair")
+pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
+    let rows: Vec<PermissionRow> = sql::query("SELECT low_id, high_id, mac FROM pair")
         .fetch_all(connection)
         .await?;
     Ok(rows.iter().filter_map(|row| permission(mac, row).err()).collect())

@@ -3,14 +3,18 @@
 use std::collections::HashSet;
 
 use linewarden_protocol::ids::DeviceId;
-use sqlx::SqliteConnection;
 
 use crate::attest::EnrolledAt;
+use crate::column::Stored;
 use crate::device::{DeviceInfo, Quarantine, Revision, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::row::{id_to_column, quarantine_to_columns};
+use crate::record_mac::{RecordMac, RowCode};
+use crate::row::{id_from_column, id_to_column, quarantine_to_columns, seconds_to_column};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
+
+const ORDER_LABEL: &[u8] = b"linewarden registry table quarantine_order v1";
 
 /// A prover that is to be put into quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +92,52 @@ impl Registry {
         Ok(ShutOut { revision, overtaken })
     }
 
+    /// Puts a device into quarantine because somebody wants it there: nothing that it proves lets it out, only [`Registry::readmit`] does.
+    /// Returns the revision under which gateways learn of it.
+    ///
+    /// # Errors
+    /// A device that is unknown or revoked, a reason longer than [`TEXT_BYTES_MAX`], a damaged record, or a failure of the database.
+    pub async fn quarantine_by_order(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
+        check_text(reason, TEXT_BYTES_MAX, true).map_err(|problem| RegistryError::InvalidRecord {
+            device,
+            field: "quarantined_reason",
+            problem,
+        })?;
+        let at_s = seconds_to_column(now_s);
+        let mut transaction = self.write().await?;
+        let info = self.get_in(&mut transaction, device).await?;
+        if !info.status.is_active() {
+            return Err(RegistryError::Revoked { device });
+        }
+        let quarantine = Quarantine {
+            at_s: now_s,
+            reason: reason.to_owned(),
+        };
+        let revision = self.shut_out(&mut transaction, device, quarantine).await?;
+        sql::query(
+            "INSERT INTO quarantine_order (device_id, at_s, mac) VALUES ($1, $2, $3) \
+             ON CONFLICT (device_id) DO UPDATE SET at_s = excluded.at_s, mac = excluded.mac",
+        )
+        .bind(id_to_column(device))
+        .bind(at_s)
+        .bind(order_code(self.record_mac(), device, at_s).finish())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(revision.unwrap_or(info.revision))
+    }
+
+    /// Whether somebody has put the device into quarantine. An order that does not authenticate is one: it keeps a device out, and lets
+    /// none in.
+    async fn is_ordered(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
+        let order: Option<(Stored<i64>,)> =
+            sql::query("SELECT at_s FROM quarantine_order WHERE device_id = $1")
+                .bind(id_to_column(device))
+                .fetch_optional(connection)
+                .await?;
+        Ok(order.is_some())
+    }
+
     /// Takes a device out of quarantine; returns the revision under which gateways learn of it. One that is in none stays as it
     /// is.
     ///
@@ -95,8 +145,12 @@ impl Registry {
     /// A device that is unknown or revoked, a damaged record, or a failure of the database.
     pub async fn readmit(&self, device: DeviceId) -> Result<Revision> {
         let mut transaction = self.write().await?;
+        let lifted = sql::query("DELETE FROM quarantine_order WHERE device_id = $1")
+            .bind(id_to_column(device))
+            .execute(&mut *transaction)
+            .await?;
         let (revision, is_changed) = self.readmit_in(&mut transaction, device).await?;
-        match is_changed {
+        match is_changed || lifted > 0 {
             true => transaction.commit().await?,
             false => transaction.rollback().await?,
         }
@@ -104,7 +158,7 @@ impl Registry {
     }
 
     /// As [`Registry::readmit`], of a device that has proven itself by the key of this enrolment. `None` if that is not the one of its
-    /// record, or is in none that authenticates: it stays where it is. Who can write the file lets nobody in by it.
+    /// record, is in none that authenticates, or somebody has put it there: it stays where it is. Who can write the file lets nobody in by it.
     ///
     /// # Errors
     /// As [`Registry::readmit`].
@@ -114,7 +168,9 @@ impl Registry {
         enrolled_at: EnrolledAt,
     ) -> Result<Option<Revision>> {
         let mut transaction = self.write().await?;
-        if !self.is_enrolled(&mut transaction, device, enrolled_at).await? {
+        if !self.is_enrolled(&mut transaction, device, enrolled_at).await?
+            || self.is_ordered(&mut transaction, device).await?
+        {
             transaction.rollback().await?;
             return Ok(None);
         }
@@ -127,11 +183,7 @@ impl Registry {
     }
 
     /// The revision, and whether there is anything to be committed.
-    async fn readmit_in(
-        &self,
-        connection: &mut SqliteConnection,
-        device: DeviceId,
-    ) -> Result<(Revision, bool)> {
+    async fn readmit_in(&self, connection: &mut Connection, device: DeviceId) -> Result<(Revision, bool)> {
         let mut info = self.get_in(connection, device).await?;
         if !info.status.is_active() {
             return Err(RegistryError::Revoked { device });
@@ -146,7 +198,7 @@ impl Registry {
     /// `None` if there is nothing to be done.
     async fn shut_out(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         device: DeviceId,
         quarantine: Quarantine,
     ) -> Result<Option<Revision>> {
@@ -161,7 +213,7 @@ impl Registry {
                 let revision = next(connection).await?;
                 let (at_s, reason) = quarantine_to_columns(Some(&quarantine));
                 // Its code does not fit afterwards, as it did not before.
-                sqlx::query(
+                sql::query(
                     "UPDATE device SET quarantined_at_s = $1, quarantined_reason = $2, revision = $3 WHERE device_id = $4",
                 )
                 .bind(at_s)
@@ -176,14 +228,10 @@ impl Registry {
         }
     }
 
-    async fn write_quarantine(
-        &self,
-        connection: &mut SqliteConnection,
-        mut info: DeviceInfo,
-    ) -> Result<Revision> {
+    async fn write_quarantine(&self, connection: &mut Connection, mut info: DeviceInfo) -> Result<Revision> {
         info.revision = next(connection).await?;
         let (at_s, reason) = quarantine_to_columns(info.quarantine.as_ref());
-        sqlx::query(
+        sql::query(
             "UPDATE device SET quarantined_at_s = $1, quarantined_reason = $2, revision = $3, mac = $4 WHERE device_id = $5",
         )
         .bind(at_s)
@@ -197,7 +245,27 @@ impl Registry {
     }
 }
 
-async fn next(connection: &mut SqliteConnection) -> Result<Revision> {
+async fn next(connection: &mut Connection) -> Result<Revision> {
     let before = feed::advance(connection, 1).await?;
     Ok(Revision(before.saturating_add(1).cast_unsigned()))
+}
+
+/// A row of `quarantine_order`: device, at, mac.
+type OrderRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+
+fn order_code(mac: &RecordMac, device: DeviceId, at_s: i64) -> RowCode {
+    mac.row(ORDER_LABEL).number(id_to_column(device)).number(at_s)
+}
+
+/// Orders that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
+    let rows: Vec<OrderRow> = sql::query("SELECT device_id, at_s, mac FROM quarantine_order")
+        .fetch_all(connection)
+        .await?;
+    let is_damaged =
+        |(device, at_s, code): &&OrderRow| !order_code(mac, id_from_column(device.0), at_s.0).is(&code.0);
+    let damaged = rows.iter().filter(is_damaged);
+    Ok(damaged
+        .map(|(device, ..)| crate::lease::damage(id_from_column(device.0), "order of quarantine"))
+        .collect())
 }

@@ -6,7 +6,6 @@
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::keys::RowKey;
-use sqlx::SqliteConnection;
 
 use crate::column::Stored;
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
@@ -17,6 +16,7 @@ use crate::lease::damage;
 use crate::place::Place;
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table ticket v1";
@@ -105,7 +105,7 @@ impl Registry {
                 "DELETE FROM lease WHERE device_id = $1",
                 "DELETE FROM spare WHERE device_id = $1",
             ] {
-                sqlx::query(table)
+                sql::query(table)
                     .bind(id_to_column(device))
                     .execute(&mut *transaction)
                     .await?;
@@ -119,7 +119,7 @@ impl Registry {
     /// The record and the credentials as they will be.
     async fn renewed(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         info: &DeviceInfo,
         renewal: Renewal,
     ) -> Result<Result<(DeviceInfo, Credentials), RenewalResult>> {
@@ -166,13 +166,9 @@ impl Registry {
         }
     }
 
-    async fn credentials_in(
-        &self,
-        connection: &mut SqliteConnection,
-        info: &DeviceInfo,
-    ) -> Result<Credentials> {
+    async fn credentials_in(&self, connection: &mut Connection, info: &DeviceInfo) -> Result<Credentials> {
         let sealed: Option<(Stored<Vec<u8>>,)> =
-            sqlx::query_as("SELECT sealed FROM credential WHERE device_id = $1")
+            sql::query("SELECT sealed FROM credential WHERE device_id = $1")
                 .bind(id_to_column(info.device))
                 .fetch_optional(connection)
                 .await?;
@@ -181,7 +177,7 @@ impl Registry {
 
     async fn write_renewed(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         info: &DeviceInfo,
         credentials: &Credentials,
     ) -> Result<()> {
@@ -190,12 +186,12 @@ impl Registry {
             .seal(&Place::of(info).aad(), credentials.encoded_len(), |out| {
                 credentials.encode(out);
             })?;
-        sqlx::query("UPDATE credential SET sealed = $1 WHERE device_id = $2")
+        sql::query("UPDATE credential SET sealed = $1 WHERE device_id = $2")
             .bind(sealed)
             .bind(id_to_column(info.device))
             .execute(&mut *connection)
             .await?;
-        sqlx::query(
+        sql::query(
             "UPDATE device SET rows_total = $1, epoch = $2, revision = $3, mac = $4 WHERE device_id = $5",
         )
         .bind(i64::from(info.rows_total))
@@ -208,11 +204,11 @@ impl Registry {
         Ok(())
     }
 
-    async fn enrolment_in(&self, connection: &mut SqliteConnection, device: DeviceId) -> Result<Enrolment> {
+    async fn enrolment_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Enrolment> {
         let info = self.get_in(connection, device).await?;
         info.admit()?;
         let row: Option<TicketRow> =
-            sqlx::query_as("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
+            sql::query("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
                 .bind(id_to_column(device))
                 .fetch_optional(connection)
                 .await?;
@@ -220,13 +216,8 @@ impl Registry {
         Ok(Enrolment { info, number })
     }
 
-    async fn write_number(
-        &self,
-        connection: &mut SqliteConnection,
-        device: DeviceId,
-        number: u64,
-    ) -> Result<()> {
-        sqlx::query(
+    async fn write_number(&self, connection: &mut Connection, device: DeviceId, number: u64) -> Result<()> {
+        sql::query(
             "INSERT INTO ticket (device_id, number, mac) VALUES ($1, $2, $3) \
              ON CONFLICT (device_id) DO UPDATE SET number = excluded.number, mac = excluded.mac",
         )
@@ -251,11 +242,8 @@ fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Resul
 }
 
 /// Numbers that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged(
-    connection: &mut SqliteConnection,
-    mac: &RecordMac,
-) -> Result<Vec<RegistryError>> {
-    let rows: Vec<TicketRow> = sqlx::query_as("SELECT device_id, number, mac FROM ticket")
+pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
+    let rows: Vec<TicketRow> = sql::query("SELECT device_id, number, mac FROM ticket")
         .fetch_all(connection)
         .await?;
     Ok(rows

@@ -6,6 +6,7 @@ use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 impl Registry {
@@ -18,28 +19,57 @@ impl Registry {
     /// # Errors
     /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.
     pub async fn revoke(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
-        let refuse = |field, problem: String| {
-            Err(RegistryError::InvalidRecord {
-                device,
-                field,
-                problem,
-            })
-        };
-        if let Err(problem) = check_text(reason, TEXT_BYTES_MAX, true) {
-            return refuse("revoked_reason", problem);
-        }
-        if i64::try_from(now_s).is_err() {
-            return refuse("revoked_at_s", "not a time in seconds since 1970".to_owned());
-        }
+        check(device, reason, now_s)?;
         let mut transaction = self.write().await?;
-        let mut info = match self.get_in(&mut transaction, device).await {
+        let (revision, is_new) = self.revoke_in(&mut transaction, device, reason, now_s).await?;
+        if is_new {
+            transaction.commit().await?;
+        }
+        Ok(revision)
+    }
+
+    /// Revokes all of these in one transaction; how many were not before, and what is wrong with which.
+    ///
+    /// # Errors
+    /// As [`Registry::revoke`]; nobody is revoked then.
+    pub async fn revoke_all(
+        &self,
+        devices: &[DeviceId],
+        reason: &str,
+        now_s: u64,
+    ) -> Result<(u64, Vec<RegistryError>)> {
+        let (mut revoked, mut problems) = (0, Vec::new());
+        let mut transaction = self.write().await?;
+        for device in devices {
+            check(*device, reason, now_s)?;
+            match self.revoke_in(&mut transaction, *device, reason, now_s).await {
+                Ok((_, is_new)) => revoked += u64::from(is_new),
+                Err(error @ RegistryError::UnknownDevice { .. }) => problems.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if revoked > 0 {
+            transaction.commit().await?;
+        }
+        Ok((revoked, problems))
+    }
+
+    /// The revision of the revocation, and whether it is new.
+    async fn revoke_in(
+        &self,
+        connection: &mut Connection,
+        device: DeviceId,
+        reason: &str,
+        now_s: u64,
+    ) -> Result<(Revision, bool)> {
+        let mut info = match self.get_in(connection, device).await {
             Err(RegistryError::DamagedRecord { .. }) => remains(device),
             other => other?,
         };
         if !info.status.is_active() {
-            return Ok(info.revision);
+            return Ok((info.revision, false));
         }
-        let revision = feed::advance(&mut transaction, 1).await?.saturating_add(1);
+        let revision = feed::advance(connection, 1).await?.saturating_add(1);
         info.status = Status::Revoked {
             at_s: now_s,
             reason: reason.to_owned(),
@@ -47,7 +77,7 @@ impl Registry {
         info.revision = Revision(revision.cast_unsigned());
         let (status, at_s, reason) = status_to_columns(&info.status);
         let (quarantined_at_s, quarantined_reason) = quarantine_to_columns(info.quarantine.as_ref());
-        sqlx::query(
+        sql::query(
             "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5, \
              name = $6, mode = $7, suite = $8, enrolled_at_s = $9, first_idx = $10, rows_total = $11, \
              idx_floor = $12, floor_version = $13, epoch = $14, puf_profile = $15, quarantined_at_s = $16, \
@@ -71,11 +101,28 @@ impl Registry {
         .bind(quarantined_at_s)
         .bind(quarantined_reason)
         .bind(id_to_column(device))
-        .execute(&mut *transaction)
+        .execute(connection)
         .await?;
-        transaction.commit().await?;
-        Ok(info.revision)
+        Ok((info.revision, true))
     }
+}
+
+/// Refuses what must not be stored.
+fn check(device: DeviceId, reason: &str, now_s: u64) -> Result<()> {
+    let refuse = |field, problem: String| {
+        Err(RegistryError::InvalidRecord {
+            device,
+            field,
+            problem,
+        })
+    };
+    if let Err(problem) = check_text(reason, TEXT_BYTES_MAX, true) {
+        return refuse("revoked_reason", problem);
+    }
+    if i64::try_from(now_s).is_err() {
+        return refuse("revoked_at_s", "not a time in seconds since 1970".to_owned());
+    }
+    Ok(())
 }
 
 /// A record that says nothing but whose it is.

@@ -8,7 +8,6 @@
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::column::Stored;
 use crate::device::Revision;
@@ -19,6 +18,7 @@ use crate::gateway::Fence;
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Builder, Connection, Pool};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table roaming v1";
@@ -105,7 +105,29 @@ pub(crate) type RoamingRow = (
     Stored<Vec<u8>>,
 );
 
+/// Of the clock that all programs on one database server go by, in place of a start of a machine.
+const DATABASES_CLOCK: BootId = BootId(*b"database's clock");
+
 impl Registry {
+    /// Now, by the clock that sessions at different gateways are compared by: on SQLite the caller's own, as all programs are on one
+    /// machine; on PostgreSQL the server's, which is the same for all.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn moment(&self, own: Option<Moment>) -> Result<Option<Moment>> {
+        if matches!(self.reader(), Pool::Sqlite(_)) {
+            return Ok(own);
+        }
+        let (now_us,): (i64,) =
+            sql::query("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)")
+                .fetch_one(self.reader())
+                .await?;
+        Ok(Some(Moment {
+            boot: DATABASES_CLOCK,
+            ns: now_us.saturating_mul(1000),
+        }))
+    }
+
     /// Which of these devices another gateway than this one has, or had, rows of: elsewhere no session can be.
     ///
     /// # Errors
@@ -115,13 +137,12 @@ impl Registry {
         self.check_fence(&mut connection, fence).await?;
         let mut found = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
-            let mut query =
-                QueryBuilder::<Sqlite>::new("SELECT DISTINCT device_id FROM lease WHERE gateway_id <> ");
+            let mut query = Builder::new("SELECT DISTINCT device_id FROM lease WHERE gateway_id <> ");
             query
                 .push_bind(i64::from(fence.gateway().0))
                 .push(" AND device_id IN ");
             query.push_ids(batch.iter().copied());
-            let rows: Vec<(i64,)> = query.build_query_as().fetch_all(&mut *connection).await?;
+            let rows: Vec<(i64,)> = query.build().fetch_all(&mut connection).await?;
             found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
         }
         Ok(found)
@@ -163,23 +184,23 @@ impl Registry {
     /// overwritten.
     async fn roaming(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         sessions: &[Opened],
     ) -> Result<HashMap<DeviceId, Noted>> {
         let mut found = HashMap::new();
         for batch in sessions.chunks(IDS_PER_QUERY) {
-            let mut query = QueryBuilder::<Sqlite>::new(
+            let mut query = Builder::new(
                 "SELECT device_id, gateway_id, boot, began_ns, revision, mac FROM roaming WHERE device_id IN ",
             );
             query.push_ids(batch.iter().map(|session| session.device));
-            let rows: Vec<RoamingRow> = query.build_query_as().fetch_all(&mut *connection).await?;
+            let rows: Vec<RoamingRow> = query.build().fetch_all(&mut *connection).await?;
             let noted = rows.iter().filter_map(|row| noted(self.record_mac(), row).ok());
             found.extend(noted.map(|noted| (noted.roamed.device, noted)));
         }
         Ok(found)
     }
 
-    async fn write_roaming(&self, connection: &mut SqliteConnection, note: Note) -> Result<()> {
+    async fn write_roaming(&self, connection: &mut Connection, note: Note) -> Result<()> {
         let revision = match note.revision {
             Some(revision) => revision,
             None => {
@@ -196,7 +217,7 @@ impl Registry {
             gateway,
             began,
         } = note.roamed;
-        sqlx::query(
+        sql::query(
             "INSERT INTO roaming (device_id, gateway_id, boot, began_ns, revision, mac) VALUES ($1, $2, $3, $4, $5, $6) \
              ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, boot = excluded.boot, \
              began_ns = excluded.began_ns, revision = excluded.revision, mac = excluded.mac",
@@ -325,11 +346,11 @@ pub(crate) fn noted(
 
 /// Rows that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
 ) -> Result<Vec<crate::error::RegistryError>> {
     let rows: Vec<RoamingRow> =
-        sqlx::query_as("SELECT device_id, gateway_id, boot, began_ns, revision, mac FROM roaming")
+        sql::query("SELECT device_id, gateway_id, boot, began_ns, revision, mac FROM roaming")
             .fetch_all(connection)
             .await?;
     Ok(rows.iter().filter_map(|row| noted(mac, row).err()).collect())

@@ -1,13 +1,12 @@
 //! Between the tables' columns and the types of this crate.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row as _};
 
 use crate::column::Stored;
 use crate::device::{DeviceInfo, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
+use crate::sql::{FromRow, Row};
 
 /// The columns of [`DeviceRow`], in its order, as a literal for `concat!`.
 macro_rules! device_columns {
@@ -22,6 +21,8 @@ pub(crate) use device_columns;
 
 /// How many they are.
 pub(crate) const DEVICE_COLUMNS: usize = 18;
+/// Which of them is the revision.
+pub(crate) const DEVICE_REVISION: usize = 13;
 
 /// A row of the table `device`. Text comes as bytes: a flipped bit that makes it no text is that record's damage, not
 /// the whole question's.
@@ -46,28 +47,28 @@ pub(crate) struct DeviceRow {
     quarantined_reason: Stored<Option<Vec<u8>>>,
 }
 
-impl FromRow<'_, SqliteRow> for DeviceRow {
-    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+impl FromRow for DeviceRow {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         // By place, for names occur twice where tables are joined.
         Ok(Self {
-            id: row.try_get(0)?,
-            name: row.try_get(1)?,
-            mode: row.try_get(2)?,
-            suite: row.try_get(3)?,
-            status: row.try_get(4)?,
-            enrolled_at_s: row.try_get(5)?,
-            revoked_at_s: row.try_get(6)?,
-            revoked_reason: row.try_get(7)?,
-            first_idx: row.try_get(8)?,
-            rows_total: row.try_get(9)?,
-            idx_floor: row.try_get(10)?,
-            floor_version: row.try_get(11)?,
-            epoch: row.try_get(12)?,
-            revision: row.try_get(13)?,
-            puf_profile: row.try_get(14)?,
-            mac: row.try_get(15)?,
-            quarantined_at_s: row.try_get(16)?,
-            quarantined_reason: row.try_get(17)?,
+            id: row.get(0)?,
+            name: row.get(1)?,
+            mode: row.get(2)?,
+            suite: row.get(3)?,
+            status: row.get(4)?,
+            enrolled_at_s: row.get(5)?,
+            revoked_at_s: row.get(6)?,
+            revoked_reason: row.get(7)?,
+            first_idx: row.get(8)?,
+            rows_total: row.get(9)?,
+            idx_floor: row.get(10)?,
+            floor_version: row.get(11)?,
+            epoch: row.get(12)?,
+            revision: row.get(13)?,
+            puf_profile: row.get(14)?,
+            mac: row.get(15)?,
+            quarantined_at_s: row.get(16)?,
+            quarantined_reason: row.get(17)?,
         })
     }
 }

@@ -1,30 +1,22 @@
-//! Opening, making and closing the database file.
+//! Opening, making and closing a registry, whatever it lies in.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linewarden_files::sync_parent;
+use linewarden_files::seal::{Sealer, derive_key};
 use log::LevelFilter;
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Sqlite, SqliteConnection, Transaction};
 
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
-use crate::migrations::{self, Schema};
+use crate::location::Location;
+use crate::postgres::{self, WriteLock};
 use crate::record_mac::RecordMac;
-use linewarden_files::seal::{Sealer, derive_key};
+use crate::service::Act;
+use crate::sql::{self, Connection, Pool, Transaction};
+use crate::sqlite::{self, SchemaGuard};
 
-/// Marks the file as ours in SQLite's header (`PRAGMA application_id`): the ASCII letters "LWRG".
-const APPLICATION_ID: u32 = 0x4C57_5247;
 /// What the key check seals.
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
 const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
@@ -34,7 +26,7 @@ const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
 const MAC_PURPOSE: &str = "linewarden registry records v1";
 
 /// The keys of one registry.
-struct Keys {
+pub(crate) struct Keys {
     sealer: Sealer,
     record_mac: RecordMac,
 }
@@ -51,7 +43,7 @@ impl Keys {
 /// How a registry is opened; the defaults suit everything but tests and measurements.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Page size of a new file in bytes, a power of two from 512 to 65536.
+    /// SQLite: page size of a new file in bytes, a power of two from 512 to 65536.
     ///
     /// 16384 by default, as measured by `cargo run -p linewarden-registry --example page_size` (10,000 devices of
     /// 100 rows, sparse ids, every commit synced, best of 5 runs on two virtual cores shared with other work):
@@ -68,7 +60,7 @@ pub struct Options {
     /// but each move of one mark writes a whole page to the log. Clustering the credentials by device id instead of
     /// by order of enrolment takes 4 to 13 times longer to load and up to 15 % more space.
     pub page_size_bytes: u32,
-    /// How long to wait for another program's lock.
+    /// How long to wait for another program's lock, and for a connection to PostgreSQL.
     pub busy_timeout: Duration,
     /// Connections for reading beside the one for writing.
     pub readers: u32,
@@ -88,25 +80,29 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
+    /// Whose hands it is in.
+    act: Option<Arc<Act>>,
 }
 
 struct Inner {
-    path: Option<PathBuf>,
-    writer: SqlitePool,
-    reader: SqlitePool,
+    /// `None` in memory.
+    location: Option<Location>,
+    writer: Pool,
+    reader: Pool,
     keys: Keys,
-    schema: Schema,
-    /// What the schema's own count of changes was when the writing connection last found nothing foreign in it.
-    schema_version: Arc<AtomicI64>,
+    writing: Writing,
 }
 
-/// Of a connection that has not looked yet. SQLite counts in 32 bits.
-const SCHEMA_UNSEEN: i64 = i64::MIN;
+/// What it takes to write alone.
+enum Writing {
+    Sqlite(SchemaGuard),
+    Postgres(WriteLock),
+}
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry")
-            .field("path", &self.inner.path)
+            .field("location", &self.inner.location)
             .finish_non_exhaustive()
     }
 }
@@ -115,110 +111,89 @@ impl Registry {
     /// Opens an existing registry and brings its schema up to this program's.
     ///
     /// # Errors
-    /// No file, a file that is something else, a newer schema, one with triggers, views or anything else that no migration
-    /// makes, the wrong master key, a locked or damaged file, a directory that cannot be written. Nothing is changed in any
+    /// Nothing there, something else, a newer schema, one with triggers, views or anything else that no migration
+    /// makes, the wrong master key, a locked or damaged database, one that cannot be written or reached. Nothing is changed in any
     /// of these cases.
-    pub async fn open(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
-        Self::open_with(path, key, &Options::default()).await
+    pub async fn open(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
+        Self::open_with(location, key, &Options::default()).await
     }
 
     /// [`Registry::open`] with other than the default options.
     ///
     /// # Errors
     /// As [`Registry::open`].
-    pub async fn open_with(path: impl AsRef<Path>, key: &MasterKey, options: &Options) -> Result<Self> {
-        let path = path.as_ref();
-        check_header(path)?;
-        // A connection that may write empties the log beside the file when it closes: what is refused is only looked at.
-        // Whatever else is wrong, opening says it better, or does not meet it.
-        if let Err(
-            refused @ (RegistryError::NewerSchema { .. }
-            | RegistryError::WrongMasterKey { .. }
-            | RegistryError::ForeignSchema { .. }),
-        ) = look(path, key).await
-        {
-            return Err(refused);
-        }
-        let connect = connect_options(path, options);
-        let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
-        migrations::refuse_newer(&mut connection, path).await?;
-        let keys = check_key(&mut connection, path, key).await?;
-        migrations::refuse_foreign(&mut connection, path).await?;
-        migrations::run(&mut connection).await.map_err(at(path))?;
-        connection.close().await.map_err(at(path))?;
-
-        let schema_version = Arc::new(AtomicI64::new(SCHEMA_UNSEEN));
-        let writer = writer_options(&schema_version);
-        let reader = SqlitePoolOptions::new().max_connections(options.readers.max(1));
-        let inner = Inner {
-            path: Some(path.to_owned()),
-            writer: writer.connect_with(connect.clone()).await.map_err(at(path))?,
-            reader: reader.connect_lazy_with(connect),
-            keys,
-            schema: Schema::newest().await?,
-            schema_version,
+    pub async fn open_with(
+        location: impl Into<Location>,
+        key: &MasterKey,
+        options: &Options,
+    ) -> Result<Self> {
+        let location = location.into();
+        let inner = match &location {
+            Location::Sqlite(path) => Inner::from(sqlite::open(path, key, options).await?),
+            Location::Postgres(_) => Inner::from(postgres::open(&location, key, options).await?),
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let registry = Self {
+            inner: Arc::new(Inner {
+                location: Some(location),
+                ..inner
+            }),
+            act: None,
+        };
+        registry
+            .refuse_moved(&mut registry.reader().acquire().await?)
+            .await?;
+        Ok(registry)
     }
 
     /// Whether [`Registry::open`] would find a registry of this key that this program knows; nothing is changed.
     ///
     /// # Errors
     /// As [`Registry::open`].
-    pub async fn examine(path: impl AsRef<Path>, key: &MasterKey) -> Result<()> {
-        let path = path.as_ref();
-        check_header(path)?;
-        look(path, key).await
+    pub async fn examine(location: impl Into<Location>, key: &MasterKey) -> Result<()> {
+        let location = location.into();
+        match &location {
+            Location::Sqlite(path) => sqlite::examine(path, key).await,
+            Location::Postgres(_) => postgres::examine(&location, key).await,
+        }
     }
 
-    /// Makes a new, empty registry, readable by its owner only, and opens it.
-    ///
-    /// The file appears at `path` whole or not at all.
+    /// Makes a new, empty registry and opens it: a file, readable by its owner only, or the tables in a database that is
+    /// there already. All of it appears, or nothing.
     ///
     /// # Errors
-    /// Something exists at `path`, or its directory cannot be written.
-    pub async fn create(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
-        Self::create_with(path, key, &Options::default()).await
+    /// Something is there already, or the directory or database cannot be written or reached.
+    pub async fn create(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
+        Self::create_with(location, key, &Options::default()).await
     }
 
     /// [`Registry::create`] with other than the default options.
     ///
     /// # Errors
     /// As [`Registry::create`].
-    pub async fn create_with(path: impl AsRef<Path>, key: &MasterKey, options: &Options) -> Result<Self> {
-        let path = path.as_ref();
-        if path.symlink_metadata().is_ok() {
-            return Err(RegistryError::AlreadyExists {
-                path: path.to_owned(),
-            });
-        }
-        let draft = draft_path(path)?;
-        let made = make_file(&draft, key, options)
+    pub async fn create_with(
+        location: impl Into<Location>,
+        key: &MasterKey,
+        options: &Options,
+    ) -> Result<Self> {
+        let location = location.into();
+        let mut draft = Draft::begin(&location, options).await?;
+        initialise(draft.connection()?, key)
             .await
-            .and_then(|()| publish(&draft, path));
-        // Published, it has its second name; otherwise nothing of it shall stay.
-        let _ = std::fs::remove_file(&draft);
-        made.map_err(|error| match error {
-            RegistryError::FileExists { path } => RegistryError::AlreadyExists { path },
-            other => RegistryError::Open {
-                path: path.to_owned(),
-                source: Box::new(other),
-            },
-        })?;
-        Self::open_with(path, key, options).await
+            .map_err(at(&location))?;
+        draft.finish().await?;
+        Self::open_with(location, key, options).await
     }
 
-    /// Opens the registry at `path`, or makes it if nothing is there.
+    /// Opens the registry there, or makes it if nothing is there.
     ///
     /// # Errors
     /// As [`Registry::open`] and [`Registry::create`].
-    pub async fn open_or_create(path: impl AsRef<Path>, key: &MasterKey) -> Result<Self> {
-        match Self::open(&path, key).await {
-            Err(RegistryError::NoRegistry { .. }) => match Self::create(&path, key).await {
+    pub async fn open_or_create(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
+        let location = location.into();
+        match Self::open(&location, key).await {
+            Err(RegistryError::NoRegistry { .. }) => match Self::create(&location, key).await {
                 // Another program was faster.
-                Err(RegistryError::AlreadyExists { .. }) => Self::open(&path, key).await,
+                Err(RegistryError::AlreadyExists { .. }) => Self::open(location, key).await,
                 made => made,
             },
             opened => opened,
@@ -230,67 +205,48 @@ impl Registry {
     /// # Errors
     /// No random bytes or no memory.
     pub async fn in_memory(key: &MasterKey) -> Result<Self> {
-        let connect = SqliteConnectOptions::new()
-            .in_memory(true)
-            .log_statements(STATEMENTS_AT)
-            .shared_cache(false)
-            .foreign_keys(true);
-        // The database dies with its only connection, so that one must stay.
-        let pool = SqlitePoolOptions::new()
-            .min_connections(1)
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_with(connect)
-            .await?;
-        let keys = {
-            let mut connection = pool.acquire().await?;
-            initialise(&mut connection, key).await?
-        };
+        let opened = sqlite::in_memory(key).await?;
         Ok(Self {
-            inner: Arc::new(Inner {
-                path: None,
-                writer: pool.clone(),
-                reader: pool,
-                keys,
-                schema: Schema::newest().await?,
-                schema_version: Arc::new(AtomicI64::new(SCHEMA_UNSEEN)),
-            }),
+            inner: Arc::new(opened.into()),
+            act: None,
         })
     }
 
-    /// The file; `None` for a registry in memory.
+    /// Where it is; `None` for a registry in memory.
     #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        self.inner.path.as_deref()
+    pub fn location(&self) -> Option<&Location> {
+        self.inner.location.as_ref()
     }
 
-    /// Waits for what is under way, folds the write-ahead log into the file and closes it, for all clones.
+    /// Waits for what is under way and ends all connections, for all clones. SQLite folds its write-ahead log into the file.
     pub async fn close(self) {
         self.inner.reader.close().await;
         self.inner.writer.close().await;
     }
 
-    /// Checks the file's structure and opens every sealed record. Reads everything: seconds per 10^5 devices.
+    /// Checks the database's structure and opens every sealed record. Reads everything: seconds per 10^5 devices.
     ///
     /// Returns the damaged records; none means that all is well.
     ///
     /// # Errors
-    /// Damage to the file's structure.
+    /// Damage to the file's structure, or anything in the schema that no migration makes.
     pub async fn check(&self) -> Result<Vec<RegistryError>> {
-        let findings: Vec<(String,)> = sqlx::query_as("PRAGMA integrity_check(10)")
-            .fetch_all(self.reader())
-            .await?;
-        let (contents, structure): (Vec<String>, Vec<String>) = findings
-            .into_iter()
-            .map(|(text,)| text)
-            .filter(|text| text != "ok")
-            .partition(|text| CONTENT_FINDINGS.iter().any(|part| text.contains(part)));
-        if !structure.is_empty() {
-            return Err(RegistryError::Damaged {
-                detail: structure.join("; "),
-            });
-        }
+        let contents = match (self.reader(), &self.inner.writing) {
+            (Pool::Sqlite(reader), _) => {
+                let (structure, contents) = sqlite::findings(reader).await?;
+                if !structure.is_empty() {
+                    return Err(RegistryError::Damaged {
+                        detail: structure.join("; "),
+                    });
+                }
+                contents
+            }
+            (_, Writing::Postgres(lock)) => {
+                lock.refuse_foreign(self.reader()).await?;
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
         let damaged = self.damaged_records().await?;
         // What a value breaks is told by its record, unless its record bears it.
         if damaged.is_empty() && !contents.is_empty() {
@@ -300,8 +256,23 @@ impl Registry {
         Ok(damaged)
     }
 
-    pub(crate) fn reader(&self) -> &SqlitePool {
+    pub(crate) fn reader(&self) -> &Pool {
         &self.inner.reader
+    }
+
+    pub(crate) fn writer(&self) -> &Pool {
+        &self.inner.writer
+    }
+
+    pub(crate) fn act(&self) -> Option<&Act> {
+        self.act.as_deref()
+    }
+
+    pub(crate) fn with_act(&self, act: Act) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            act: Some(Arc::new(act)),
+        }
     }
 
     pub(crate) fn sealer(&self) -> &Sealer {
@@ -312,196 +283,108 @@ impl Registry {
         &self.inner.keys.record_mac
     }
 
-    /// Begins a transaction that may write. It takes the write lock at once: one that began as a reader could not
-    /// be waited for when it wants to write. Nobody else changes the schema while it lasts, and what somebody has put there
-    /// since the registry was opened is refused.
-    pub(crate) async fn write(&self) -> Result<Transaction<'static, Sqlite>> {
-        let mut transaction = self.inner.writer.begin_with("BEGIN IMMEDIATE").await?;
-        let (version,): (i64,) = sqlx::query_as("PRAGMA schema_version")
-            .fetch_one(&mut *transaction)
-            .await?;
-        if self.inner.schema_version.load(Relaxed) != version {
-            let path = self.path().unwrap_or(Path::new(":memory:"));
-            self.inner.schema.refuse_foreign(&mut transaction, path).await?;
-            self.inner.schema_version.store(version, Relaxed);
+    /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
+    pub(crate) async fn write_whatever(&self) -> Result<Transaction> {
+        match (&self.inner.writer, &self.inner.writing) {
+            (Pool::Sqlite(writer), Writing::Sqlite(guard)) => guard.begin(writer).await,
+            (Pool::Postgres(writer), Writing::Postgres(lock)) => Ok(lock.begin(writer).await?.into()),
+            // No other pair is made.
+            _ => Err(RegistryError::Locked),
         }
+    }
+
+    /// The same, unless the registry was moved elsewhere. What somebody does is in the journal with it.
+    pub(crate) async fn write(&self) -> Result<Transaction> {
+        let mut transaction = self.write_whatever().await?;
+        self.refuse_moved(&mut transaction).await?;
+        self.journal_act(&mut transaction).await?;
         Ok(transaction)
     }
-}
 
-/// What SQLite's check says of a value, and not of the file's structure.
-const CONTENT_FINDINGS: [&str; 4] = [
-    "CHECK constraint failed in ",
-    "NULL value in ",
-    "TEXT value in ",
-    "NUMERIC value in ",
-];
-
-/// Reads the schema and the key check, and writes nothing.
-async fn look(path: &Path, key: &MasterKey) -> Result<()> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    // Without a log the file is all there is, and SQLite need make none to read it.
-    let is_alone = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
-    let connect = SqliteConnectOptions::new()
-        .filename(path)
-        .log_statements(STATEMENTS_AT)
-        .create_if_missing(false)
-        .read_only(true)
-        .immutable(is_alone);
-    let mut connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
-    migrations::refuse_newer(&mut connection, path).await?;
-    check_key(&mut connection, path, key).await?;
-    migrations::refuse_foreign(&mut connection, path).await?;
-    connection.close().await.map_err(at(path))
-}
-
-/// Says what the file is before SQLite touches it.
-fn check_header(path: &Path) -> Result<()> {
-    let not_ours = |problem: &str| {
-        Err(RegistryError::NotARegistry {
-            path: path.to_owned(),
-            problem: problem.to_owned(),
-        })
-    };
-    let mut file = match OpenOptions::new().read(true).custom_flags(nonblock()).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(RegistryError::NoRegistry {
-                path: path.to_owned(),
-            });
+    pub(crate) async fn refuse_moved(&self, connection: &mut Connection) -> Result<()> {
+        let (to,): (Option<String>,) = sql::query("SELECT moved_to FROM registry")
+            .fetch_one(connection)
+            .await?;
+        match to {
+            None => Ok(()),
+            Some(to) => Err(RegistryError::Moved {
+                registry: self.location().cloned().unwrap_or_else(|| PathBuf::new().into()),
+                to,
+            }),
         }
-        Err(error) => return Err(RegistryError::io(format!("open the registry {}", path.display()))(error)),
-    };
-    let metadata = file
-        .metadata()
-        .map_err(RegistryError::io(format!("examine {}", path.display())))?;
-    if !metadata.is_file() {
-        return not_ours("it is not a regular file");
     }
-    let mut header = [0u8; 100];
-    if let Err(error) = file.read_exact(&mut header) {
-        return match error.kind() {
-            io::ErrorKind::UnexpectedEof if metadata.len() == 0 => not_ours("it is empty"),
-            io::ErrorKind::UnexpectedEof => not_ours("it is shorter than a database's header"),
-            _ => Err(RegistryError::io(format!("read {}", path.display()))(error)),
-        };
-    }
-    if !header.starts_with(b"SQLite format 3\0") {
-        return not_ours("it is not a SQLite database");
-    }
-    let [.., a, b, c, d] = *header.first_chunk::<72>().unwrap_or(&[0; 72]);
-    if u32::from_be_bytes([a, b, c, d]) != APPLICATION_ID {
-        return not_ours("it is the SQLite database of another program");
-    }
-    Ok(())
 }
 
-fn nonblock() -> i32 {
-    rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
+/// A registry that is being filled, in a transaction: it is there when that is over, whole, or never.
+pub(crate) enum Draft {
+    Sqlite(sqlite::Draft),
+    Postgres(postgres::Draft),
 }
 
-/// One connection writes. After a full disk or a failed sync SQLite itself has rolled the transaction back; sqlx goes on
-/// counting it, and would refuse every later one: such a connection is exchanged for a new one, which reads the schema anew.
-fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
-    let schema_version = Arc::clone(schema_version);
-    SqlitePoolOptions::new()
-        .max_connections(1)
-        .after_connect(move |_, _| {
-            schema_version.store(SCHEMA_UNSEEN, Relaxed);
-            Box::pin(async { Ok(()) })
+impl Draft {
+    pub(crate) async fn begin(location: &Location, options: &Options) -> Result<Self> {
+        Ok(match location {
+            Location::Sqlite(path) => Self::Sqlite(sqlite::Draft::begin(path, options).await?),
+            Location::Postgres(_) => Self::Postgres(postgres::Draft::begin(location).await?),
         })
-        // A connection is tested when it comes back, after its rollback.
-        .test_before_acquire(false)
-        .before_acquire(|connection, _| Box::pin(async { Ok(!connection.is_in_transaction()) }))
-}
+    }
 
-fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .log_statements(STATEMENTS_AT)
-        .create_if_missing(false)
-        .foreign_keys(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        // Each commit is on the disk before it returns: a mark that a power cut takes back hands rows out twice.
-        .synchronous(SqliteSynchronous::Full)
-        .busy_timeout(options.busy_timeout)
-        // After a bulk load the log file is cut back to this many bytes.
-        .pragma("journal_size_limit", "67108864")
-}
+    pub(crate) fn connection(&mut self) -> Result<&mut Connection> {
+        match self {
+            Self::Sqlite(draft) => draft.connection(),
+            Self::Postgres(draft) => Ok(draft.connection()),
+        }
+    }
 
-/// Refuses what [`publish`] would refuse in the end.
-pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
-    match path.symlink_metadata() {
-        Ok(_) => Err(RegistryError::FileExists {
-            path: path.to_owned(),
-        }),
-        Err(_) => Ok(()),
+    /// A connection to one that is finished.
+    pub(crate) async fn reopen(location: &Location) -> Result<Connection> {
+        match location {
+            Location::Sqlite(path) => sqlite::connect(path).await,
+            Location::Postgres(_) => postgres::reconnect(location).await,
+        }
+    }
+
+    pub(crate) async fn finish(self) -> Result<()> {
+        match self {
+            Self::Sqlite(draft) => draft.finish().await,
+            Self::Postgres(draft) => draft.finish().await,
+        }
     }
 }
 
-/// A name beside `path`, so that linking it to `path` stays within one file system.
-pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
-    let mut random = [0u8; 8];
-    getrandom::fill(&mut random).map_err(RegistryError::Entropy)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new-{}", hex::encode(random)));
-    Ok(path.with_file_name(name))
-}
-
-async fn make_file(draft: &Path, key: &MasterKey, options: &Options) -> Result<()> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(draft)
-        .map_err(RegistryError::io(format!(
-            "create the registry {}",
-            draft.display()
-        )))?;
-    let connect = SqliteConnectOptions::new()
-        .filename(draft)
-        .log_statements(STATEMENTS_AT)
-        .page_size(options.page_size_bytes)
-        .foreign_keys(true)
-        .synchronous(SqliteSynchronous::Full);
-    let mut connection = SqliteConnection::connect_with(&connect).await?;
-    // PRAGMA takes no parameters; the number is APPLICATION_ID.
-    connection.execute("PRAGMA application_id = 1280791111").await?;
-    initialise(&mut connection, key).await?;
-    connection.close().await?;
-    File::open(draft)
-        .and_then(|file| file.sync_all())
-        .map_err(RegistryError::io("write the new registry to disk"))
-}
-
-pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
-    // A link, not a rename: a rename would overwrite a file that came into being meanwhile.
-    match std::fs::hard_link(draft, path) {
-        Ok(()) => sync_parent(path).map_err(RegistryError::io(format!(
-            "write the directory of {} to disk",
-            path.display()
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::FileExists {
-            path: path.to_owned(),
-        }),
-        Err(error) => Err(RegistryError::io(format!(
-            "put the new file at {}",
-            path.display()
-        ))(error)),
+impl From<sqlite::Opened> for Inner {
+    fn from(opened: sqlite::Opened) -> Self {
+        Self {
+            location: None,
+            writer: opened.writer,
+            reader: opened.reader,
+            keys: opened.keys,
+            writing: Writing::Sqlite(opened.guard),
+        }
     }
 }
 
-/// Fills an empty database: schema, registry id, key check.
-async fn initialise(connection: &mut SqliteConnection, key: &MasterKey) -> Result<Keys> {
-    migrations::run(connection).await?;
+impl From<postgres::Opened> for Inner {
+    fn from(opened: postgres::Opened) -> Self {
+        Self {
+            location: None,
+            writer: opened.writer,
+            reader: opened.reader,
+            keys: opened.keys,
+            writing: Writing::Postgres(opened.lock),
+        }
+    }
+}
+
+/// Fills an empty schema: registry id, key check.
+pub(crate) async fn initialise(connection: &mut Connection, key: &MasterKey) -> Result<Keys> {
     let mut registry_id = [0u8; 16];
     getrandom::fill(&mut registry_id).map_err(RegistryError::Entropy)?;
     let keys = Keys::derive(key, &registry_id);
     let key_check = keys.sealer.seal(KEY_CHECK_AAD, KEY_CHECK_TEXT.len(), |out| {
         out.extend_from_slice(KEY_CHECK_TEXT)
     })?;
-    sqlx::query("INSERT INTO registry (singleton, registry_id, key_check, revision) VALUES (1, $1, $2, 0)")
+    sql::query("INSERT INTO registry (singleton, registry_id, key_check, revision) VALUES (1, $1, $2, 0)")
         .bind(registry_id.as_slice())
         .bind(key_check)
         .execute(connection)
@@ -509,13 +392,18 @@ async fn initialise(connection: &mut SqliteConnection, key: &MasterKey) -> Resul
     Ok(keys)
 }
 
-async fn check_key(connection: &mut SqliteConnection, path: &Path, key: &MasterKey) -> Result<Keys> {
-    let found: Option<(Vec<u8>, Vec<u8>)> = sqlx::query_as("SELECT registry_id, key_check FROM registry")
+/// The registry's keys, if it was made with this one.
+pub(crate) async fn check_key(
+    connection: &mut Connection,
+    registry: &Location,
+    key: &MasterKey,
+) -> Result<Keys> {
+    let found: Option<(Vec<u8>, Vec<u8>)> = sql::query("SELECT registry_id, key_check FROM registry")
         .fetch_optional(connection)
         .await
-        .map_err(at(path))?;
+        .map_err(at(registry))?;
     let (registry_id, key_check) = found.ok_or_else(|| RegistryError::Open {
-        path: path.to_owned(),
+        registry: registry.clone(),
         source: Box::new(RegistryError::Damaged {
             detail: "its key check is gone".to_owned(),
         }),
@@ -524,15 +412,16 @@ async fn check_key(connection: &mut SqliteConnection, path: &Path, key: &MasterK
     match keys.sealer.open(KEY_CHECK_AAD, &key_check) {
         Ok(text) if text.as_slice() == KEY_CHECK_TEXT => Ok(keys),
         _ => Err(RegistryError::WrongMasterKey {
-            path: path.to_owned(),
+            registry: registry.clone(),
         }),
     }
 }
 
-/// Adds the path to an error met while opening.
-pub(crate) fn at<E: Into<RegistryError>>(path: &Path) -> impl FnOnce(E) -> RegistryError {
+/// Adds where the registry is to an error met while opening it.
+pub(crate) fn at<E: Into<RegistryError>>(registry: impl Into<Location>) -> impl FnOnce(E) -> RegistryError {
+    let registry = registry.into();
     move |error| RegistryError::Open {
-        path: path.to_owned(),
+        registry,
         source: Box::new(error.into()),
     }
 }
@@ -543,6 +432,7 @@ mod tests {
     use linewarden_protocol::keys::RowKey;
 
     use super::*;
+    use crate::sqlite::APPLICATION_ID;
     use crate::{BulkOptions, Credentials, DeviceRecord, Filter, PoolRow};
 
     fn device(id: u64) -> DeviceRecord {
@@ -560,6 +450,13 @@ mod tests {
         }
     }
 
+    async fn set(registry: &Registry, pragma: &'static str) {
+        let _: (i64,) = sql::query(pragma)
+            .fetch_one(&registry.inner.writer)
+            .await
+            .unwrap();
+    }
+
     /// SQLite's own limit of pages stands for a full disk: it fails in the same place with the same code.
     #[tokio::test]
     async fn a_full_disk_keeps_whole_chunks_and_the_registry_usable() {
@@ -568,10 +465,7 @@ mod tests {
         let registry = Registry::create(directory.path().join("registry"), &key)
             .await
             .unwrap();
-        sqlx::query("PRAGMA max_page_count = 60")
-            .fetch_all(&registry.inner.writer)
-            .await
-            .unwrap();
+        set(&registry, "PRAGMA max_page_count = 90").await;
         let options = BulkOptions {
             chunk_devices: 50,
             ..BulkOptions::default()
@@ -591,10 +485,7 @@ mod tests {
         assert_eq!(registry.count(&Filter::default()).await.unwrap(), committed);
         assert!(registry.check().await.unwrap().is_empty());
 
-        sqlx::query("PRAGMA max_page_count = 1000000")
-            .fetch_all(&registry.inner.writer)
-            .await
-            .unwrap();
+        set(&registry, "PRAGMA max_page_count = 1000000").await;
         registry.enrol(device(committed + 1)).await.unwrap();
     }
 
@@ -608,7 +499,7 @@ mod tests {
             .unwrap();
         for id in 1..=3 {
             let mut transaction = registry.write().await.unwrap();
-            sqlx::query("ROLLBACK").execute(&mut *transaction).await.unwrap();
+            sql::query("ROLLBACK").execute(&mut *transaction).await.unwrap();
             assert!(transaction.commit().await.is_err());
             registry.enrol(device(id)).await.unwrap();
         }
@@ -629,15 +520,15 @@ mod tests {
         for pool in [&registry.inner.writer, &registry.inner.reader] {
             let mut connection = pool.acquire().await.unwrap();
             let mut pragma = async |query: &'static str| {
-                let (value,): (i64,) = sqlx::query_as(query).fetch_one(&mut *connection).await.unwrap();
+                let (value,): (i64,) = sql::query(query).fetch_one(&mut connection).await.unwrap();
                 value
             };
             assert_eq!(pragma("PRAGMA page_size").await, 4096);
             assert_eq!(pragma("PRAGMA application_id").await, i64::from(APPLICATION_ID));
             assert_eq!(pragma("PRAGMA foreign_keys").await, 1);
             assert_eq!(pragma("PRAGMA synchronous").await, 2, "FULL");
-            let (mode,): (String,) = sqlx::query_as("PRAGMA journal_mode")
-                .fetch_one(&mut *connection)
+            let (mode,): (String,) = sql::query("PRAGMA journal_mode")
+                .fetch_one(&mut connection)
                 .await
                 .unwrap();
             assert_eq!(mode, "wal");

@@ -14,7 +14,6 @@ use std::io::Write;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
@@ -22,8 +21,10 @@ use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT
 use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::key::ExportKey;
+use crate::sql::{self, Connection};
 
-use crate::store::{Registry, draft_path, publish, refuse_existing};
+use crate::sqlite::{draft_path, publish, refuse_existing};
+use crate::store::Registry;
 use crate::walk::StoredDevice;
 use linewarden_files::seal::Sealer;
 
@@ -172,7 +173,7 @@ impl<'a> LineWalk<'a> {
 
     async fn next_chunk(
         &mut self,
-        snapshot: &mut SqliteConnection,
+        snapshot: &mut Connection,
         open_credentials: bool,
     ) -> Result<Option<Vec<Result<DeviceLine>>>> {
         let (stored, upto) = self
@@ -195,8 +196,8 @@ impl<'a> LineWalk<'a> {
     }
 }
 
-async fn count(snapshot: &mut SqliteConnection) -> Result<u64> {
-    let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM device")
+async fn count(snapshot: &mut Connection) -> Result<u64> {
+    let (count,): (i64,) = sql::query("SELECT COUNT(*) FROM device")
         .fetch_one(snapshot)
         .await?;
     Ok(u64::try_from(count).unwrap_or(0))
@@ -218,7 +219,7 @@ impl Registry {
         mut progress: impl FnMut(Progress),
     ) -> Result<Exported> {
         // One read transaction: what is changed meanwhile is not seen, so the header's count stays true.
-        let mut snapshot = self.reader().begin().await?;
+        let mut snapshot = self.reader().snapshot().await?;
         let total = count(&mut snapshot).await?;
         let mut damaged = Vec::new();
         if on_damage == OnDamage::LeaveOut {

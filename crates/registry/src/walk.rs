@@ -1,7 +1,6 @@
 //! Opening credentials: of one device, or of all in the order of their changes.
 
 use linewarden_protocol::ids::DeviceId;
-use sqlx::SqliteConnection;
 
 use crate::column::Stored;
 use crate::credentials::Credentials;
@@ -11,9 +10,14 @@ use crate::gateway;
 use crate::lease;
 use crate::pair;
 use crate::place::Place;
+use crate::quarantine;
 use crate::renew;
 use crate::roaming;
-use crate::row::{DeviceRow, device_columns, device_info, id_from_column, id_to_column};
+use crate::row::{
+    DEVICE_COLUMNS, DEVICE_REVISION, DeviceRow, device_columns, device_info, id_from_column, id_to_column,
+};
+use crate::service;
+use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
 /// A device that may authenticate, with what a gateway's rows are made from.
@@ -31,7 +35,7 @@ impl Registry {
     /// # Errors
     /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
-        let row: Option<StoredRow> = sqlx::query_as(concat!(
+        let row: Option<StoredRow> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed FROM device LEFT JOIN credential ON credential.device_id = device.device_id \
@@ -64,8 +68,8 @@ impl Registry {
 
     /// Opens every record, for [`Registry::check`].
     pub(crate) async fn damaged_records(&self) -> Result<Vec<RegistryError>> {
-        let mut snapshot = self.reader().begin().await?;
-        let (devices,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM device")
+        let mut snapshot = self.reader().snapshot().await?;
+        let (devices,): (i64,) = sql::query("SELECT COUNT(*) FROM device")
             .fetch_one(&mut *snapshot)
             .await?;
         let (mut damaged, mut visited, mut after) = (Vec::new(), 0, Revision::ZERO);
@@ -91,6 +95,8 @@ impl Registry {
         damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(self.damaged_attestation(&mut snapshot).await?);
+        damaged.extend(quarantine::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(service::damaged_entries(self, &mut snapshot).await?);
         if i64::try_from(visited) != Ok(devices) {
             let detail = format!("{visited} of {devices} devices have a revision that can be");
             damaged.push(RegistryError::Damaged { detail });
@@ -101,11 +107,11 @@ impl Registry {
     /// The next records after a revision, and the revision reached.
     pub(crate) async fn records_after(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         after: Revision,
         limit: u32,
     ) -> Result<(Vec<Result<StoredDevice>>, Revision)> {
-        let rows: Vec<StoredRow> = sqlx::query_as(concat!(
+        let rows: Vec<StoredRow> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed FROM device LEFT JOIN credential ON credential.device_id = device.device_id \
@@ -139,8 +145,8 @@ impl Registry {
 }
 
 /// Devices whose credentials are here and whose records are not: no device is ever taken out of the registry.
-async fn missing_devices(connection: &mut SqliteConnection) -> Result<Vec<RegistryError>> {
-    let missing: Vec<(Stored<i64>,)> = sqlx::query_as(
+async fn missing_devices(connection: &mut Connection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(Stored<i64>,)> = sql::query(
         "SELECT device_id FROM credential WHERE NOT EXISTS \
          (SELECT 1 FROM device WHERE device.device_id = credential.device_id)",
     )
@@ -170,13 +176,12 @@ pub(crate) struct StoredRow {
     pub(crate) sealed: Option<Vec<u8>>,
 }
 
-impl sqlx::FromRow<'_, sqlx::sqlite::SqliteRow> for StoredRow {
-    fn from_row(row: &sqlx::sqlite::SqliteRow) -> sqlx::Result<Self> {
-        use sqlx::Row as _;
+impl FromRow for StoredRow {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         Ok(Self {
             device: DeviceRow::from_row(row)?,
-            revision: revision(&row.try_get("revision")?),
-            sealed: row.try_get::<Stored<_>, _>("sealed")?.0,
+            revision: revision(&row.get(DEVICE_REVISION)?),
+            sealed: row.get::<Stored<_>>(DEVICE_COLUMNS)?.0,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use linewarden_p4runtime::arbitration::Limits;
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::events;
-use linewarden_p4runtime::tls::ServerTls;
+use linewarden_tls::ServerTls;
 
 use crate::clock::Clock;
 use crate::control::server::{Server, ServerError};

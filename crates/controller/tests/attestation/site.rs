@@ -132,7 +132,7 @@ impl Site {
 
     /// The file, for somebody who does not have the key.
     pub async fn file(&self) -> SqliteConnection {
-        let path = self.registry.path().unwrap();
+        let path = self.registry.location().unwrap().file().unwrap();
         SqliteConnection::connect(path.to_str().unwrap()).await.unwrap()
     }
 

@@ -14,8 +14,8 @@ use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::{Entity, Update};
 use linewarden_p4runtime::ids::RegisterId;
 use linewarden_p4runtime::target::Atomicity;
-use linewarden_p4runtime::tls::endpoint;
 use linewarden_p4runtime::translate::Read;
+use linewarden_tls::endpoint;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 

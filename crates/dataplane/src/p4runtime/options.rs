@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use linewarden_p4runtime::tls::ClientTls;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::wire::LAP_PORT;
+use linewarden_tls::ClientTls;
 
 use super::P4Runtime;
 use super::program::{DEVICES, PROVERS, ROWS};

@@ -16,6 +16,7 @@ impl GatewayConfig {
         let Self {
             gateway,
             registry,
+            controller,
             classic,
             p4dra_classic,
             attest,
@@ -26,7 +27,14 @@ impl GatewayConfig {
             audit: _,
         } = self;
         let mut errors = gateway.needing_restart(&next.gateway);
-        errors.extend(registry.needing_restart(&next.registry));
+        match (registry, &next.registry) {
+            (Some(registry), Some(next)) => errors.extend(registry.needing_restart(next)),
+            (None, None) => {}
+            _ => errors.push(restart(&["registry"])),
+        }
+        if *controller != next.controller {
+            errors.push(restart(&["controller"]));
+        }
         if *classic != next.classic {
             errors.push(restart(&["classic"]));
         }

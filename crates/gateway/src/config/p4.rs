@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::p4runtime::{Neighbour, P4Options, Place};
 use linewarden_files::{PrivateFileError, read_bounded, read_private};
-use linewarden_p4runtime::tls::{ClientTls, Identity, Part};
 use linewarden_protocol::frame::Mac;
+use linewarden_tls::{ClientTls, Identity, Part};
 use serde::Deserialize;
 
 use super::{Backend, FieldError, GatewayConfig, WhenGone, mac};

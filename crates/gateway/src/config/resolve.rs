@@ -10,8 +10,8 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::ticket;
 
 use super::{
-    Backend, Carrier, ClassicProfile, ClassicSection, EvidenceSection, FieldError, Gate, GatewayConfig,
-    GatewaySection, LOW_CREDIT, P4Section, Resolved,
+    Backend, Carrier, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
+    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, Resolved,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
@@ -22,6 +22,28 @@ const AUDIT_BYTES_MIN: u64 = 4096;
 const TRUST_EVERY_S_MAX: u32 = 86_400;
 /// So long a gateway that says nothing keeps its rows at most.
 const TRUST_ANSWER_S_MAX: u32 = 600;
+
+impl ControllerSection {
+    fn problems(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if self.addresses.is_empty() {
+            errors.push(FieldError::new(
+                &["controller", "addresses"],
+                "[]: name a controller, HOST:PORT",
+            ));
+        }
+        let has_port = |address: &str| {
+            address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        for address in self.addresses.iter().filter(|address| !has_port(address)) {
+            let problem = format!("{address:?}: expected is HOST:PORT");
+            errors.push(FieldError::new(&["controller", "addresses"], problem));
+        }
+        errors
+    }
+}
 
 impl GatewayConfig {
     /// Checks everything that can be checked without this machine's interfaces and the registry.
@@ -175,12 +197,47 @@ impl GatewayConfig {
 
     fn sources(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        match (&self.registry.master_key_file, &self.registry.master_key_env) {
+        match (&self.registry, &self.controller) {
             (Some(_), Some(_)) => errors.push(FieldError::new(
+                &["controller"],
+                "name either a [registry], which this gateway's process then works on, or a [controller] elsewhere, not both",
+            )),
+            (None, None) => errors.push(FieldError::new(
+                &["registry"],
+                "is missing: where the devices come from; or a [controller] that knows them",
+            )),
+            _ => {}
+        }
+        if let Some(controller) = &self.controller {
+            errors.extend(controller.problems());
+            let theirs = [
+                (self.trust.is_some(), &["trust"][..]),
+                (
+                    self.attest
+                        .as_ref()
+                        .is_some_and(|attest| attest.signing_key.is_some()),
+                    &["attest", "signing_key"][..],
+                ),
+            ];
+            let named = theirs.into_iter().filter(|(is_named, _)| *is_named);
+            errors.extend(named.map(|(_, field)| {
+                FieldError::new(
+                    field,
+                    "this is the controller's to decide; leave it out beside [controller]",
+                )
+            }));
+        }
+        let keys = self
+            .registry
+            .as_ref()
+            .map(|registry| (&registry.master_key_file, &registry.master_key_env));
+        match keys {
+            None => {}
+            Some((Some(_), Some(_))) => errors.push(FieldError::new(
                 &["registry", "master_key_env"],
                 "name either a master_key_file or a master_key_env, not both",
             )),
-            (None, None) => errors.push(FieldError::new(
+            Some((None, None)) => errors.push(FieldError::new(
                 &["registry"],
                 "master_key_file is missing: the path of the key file, of mode 0600 (or name a master_key_env)",
             )),
@@ -250,7 +307,8 @@ impl GatewayConfig {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
         let attest = self.attest.as_ref();
         let (evidence, trust) = (self.evidence.as_ref(), self.trust.as_ref());
-        let paths: [(&[&'static str], Option<&PathBuf>); 12] = [
+        let controller = self.controller.as_ref();
+        let paths: [(&[&'static str], Option<&PathBuf>); 15] = [
             (&["evidence", "key"], evidence.map(|section| &section.key)),
             (
                 &["evidence", "boot_count"],
@@ -270,10 +328,18 @@ impl GatewayConfig {
                 trust.and_then(|section| section.reference_key.as_ref()),
             ),
             (&["trust", "key"], trust.map(|section| &section.key)),
-            (&["registry", "path"], Some(&self.registry.path)),
+            (
+                &["registry", "path"],
+                self.registry.as_ref().and_then(|registry| registry.path.file()),
+            ),
+            (&["controller", "ca"], controller.map(|section| &section.ca)),
+            (&["controller", "cert"], controller.map(|section| &section.cert)),
+            (&["controller", "key"], controller.map(|section| &section.key)),
             (
                 &["registry", "master_key_file"],
-                self.registry.master_key_file.as_ref(),
+                self.registry
+                    .as_ref()
+                    .and_then(|registry| registry.master_key_file.as_ref()),
             ),
             (&["gateway", "pin_directory"], Some(&self.gateway.pin_directory)),
             (&["audit", "path"], audit),

@@ -7,6 +7,7 @@ use linewarden_agent::{AgentConfig, FieldError};
 use serde::Serialize;
 
 use crate::config_file::{ConfigFile, Problem, Role, read_text, role_of};
+use crate::controller_config::ControllerConfig;
 use crate::failure::Failure;
 use crate::gateway_config;
 use crate::output::{Output, printable, tell};
@@ -58,6 +59,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let text = read_text(&args.file)?;
     let problems = match role_of(&text) {
         Some(Role::Agent) => check_agent(args, text),
+        Some(Role::Controller) => ConfigFile::<ControllerConfig>::parse(&args.file, text).problems,
         Some(Role::Gateway) | None => check_gateway(args, text)?,
     };
     let mut warnings = 0;

@@ -12,7 +12,8 @@ pub enum ConfigCommand {
     #[command(after_help = "\
 Examples:
   linewarden config example > gateway.toml
-  linewarden config example agent > agent.toml")]
+  linewarden config example agent > agent.toml
+  linewarden config example controller > controller.toml")]
     Example {
         /// For which command
         #[arg(default_value = "gateway")]
@@ -27,12 +28,16 @@ pub enum Kind {
     Gateway,
     /// Of `agent`
     Agent,
+    /// Of `controller`
+    Controller,
 }
 
 /// A configuration of `serve` with all fields.
 const GATEWAY: &str = include_str!("../../config/gateway.toml");
 /// A configuration of `agent` with all fields.
 const AGENT: &str = include_str!("../../config/agent.toml");
+/// A configuration of `controller` with all fields.
+const CONTROLLER: &str = include_str!("../../config/controller.toml");
 
 /// Prints it.
 pub fn run(command: &ConfigCommand, output: Output) -> Result<(), Failure> {
@@ -40,6 +45,7 @@ pub fn run(command: &ConfigCommand, output: Output) -> Result<(), Failure> {
     let text = match kind {
         Kind::Gateway => GATEWAY,
         Kind::Agent => AGENT,
+        Kind::Controller => CONTROLLER,
     };
     output.raw(text.as_bytes())
 }
@@ -50,6 +56,7 @@ mod tests {
     use linewarden_gateway::config::GatewayConfig;
 
     use super::*;
+    use crate::controller_config::ControllerConfig;
 
     /// The text with every commented field switched on.
     fn all_fields(text: &str) -> String {
@@ -67,6 +74,9 @@ mod tests {
         }
         for text in [AGENT.to_owned(), all_fields(AGENT)] {
             toml::from_str::<AgentConfig>(&text).unwrap();
+        }
+        for text in [CONTROLLER.to_owned(), all_fields(CONTROLLER)] {
+            toml::from_str::<ControllerConfig>(&text).unwrap();
         }
     }
 

@@ -4,9 +4,11 @@ pub mod agent;
 pub mod appraise;
 pub mod attest;
 pub mod bench;
+pub mod certificate;
 pub mod check;
 pub mod completions;
 pub mod config;
+pub mod controller;
 pub mod demo;
 pub mod device;
 pub mod evidence;
@@ -15,6 +17,7 @@ pub mod registry;
 pub mod serve;
 pub mod signed;
 pub mod switch;
+pub mod user;
 
 use linewarden_gateway::WRONG_TAGS;
 
@@ -30,6 +33,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         // They may have a level in their configuration.
         Command::Serve(args) => return serve::run(&args, flag),
         Command::Agent(args) => return agent::run(&args, flag),
+        Command::Controller(args) => return controller::run(&args, flag),
         // The wrong tags there are their own attackers'.
         Command::Demo(_) | Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
         // What the library says of a TPM's answers is told by the command, or was expected.
@@ -48,9 +52,11 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Puf(command) => puf::run(&command),
         Command::Switch(command) => switch::run(&command),
         Command::Signed(command) => signed::run(&command),
+        Command::User(command) => user::run(&command),
+        Command::Certificate(command) => certificate::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),
-        Command::Serve(_) | Command::Agent(_) => Ok(()),
+        Command::Serve(_) | Command::Agent(_) | Command::Controller(_) => Ok(()),
     }
 }
 

@@ -1,13 +1,13 @@
 //! `linewarden registry`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use linewarden_registry::{MasterKey, Registry, RegistryError};
+use linewarden_registry::{Copied, Location, MasterKey, Registry, RegistryError};
 
 use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on};
+use crate::output::{Output, counted, show};
+use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on, location};
 
 /// What about registries.
 #[derive(Subcommand, Debug)]
@@ -16,6 +16,10 @@ pub enum RegistryCommand {
     #[command(after_help = "\
 Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
+  linewarden registry create --registry postgres://db.example/fleet --key-file master.key
+
+In a database that several programs reach, a registry serves controllers on many machines. The password is best kept in ~/.pgpass or \
+PGPASSWORD; options such as ?sslmode=verify-full&sslrootcert=ca.pem are libpq's.
 
 The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside \
 the registry's backups.")]
@@ -25,23 +29,81 @@ the registry's backups.")]
 Examples:
   linewarden registry check --registry fleet.registry --key-file master.key")]
     Check(CheckArgs),
-    /// Write a copy of a registry to a new file, while gateways go on
+    /// Write a copy of a registry to a new file or database, while gateways go on
     #[command(after_help = "\
 Examples:
   linewarden registry backup fleet-2026-11-21.registry --config gateway.toml
+  linewarden registry backup fleet.copy --registry postgres://db.example/fleet \\
+    --key-file master.key
 
-The copy opens with the same master key; keep the two apart. Copying the file itself would miss what lies in the log \
-beside it. To restore, stop the gateway, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place.")]
+The copy opens with the same master key; keep the two apart. It is compared with the registry, value by value, before it has its \
+name. Copying a registry's file itself would miss what lies in the log beside it. A copy of a registry in PostgreSQL is a file all the \
+same.
+
+To restore a file in place, stop every gateway on it, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place; \
+into a database, `linewarden registry restore`.")]
     Backup(BackupArgs),
+    /// Put a backup where no registry is
+    #[command(after_help = "\
+Examples:
+  linewarden registry restore fleet.copy --to postgres://db.example/fleet --key-file master.key
+
+What happened since the backup is not in it: see \"Backup\" in docs/operations.md for revocations and rows.")]
+    Restore(RestoreArgs),
+    /// Move a registry to another file or database
+    #[command(after_help = "\
+Examples:
+  linewarden registry migrate --from sqlite:fleet.registry --to postgres://db.example/fleet \\
+    --key-file master.key
+
+Nothing is written to the old registry meanwhile. The new one is compared with it, value by value, and then the old one gives nothing out \
+any more and says where it went: two would give out the same rows. Interrupted, it is repeated. Then name the new one in the \
+configurations, and start the gateways again.")]
+    Migrate(MigrateArgs),
 }
 
 /// Where to copy what.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// The copy; an existing file is never overwritten
-    file: PathBuf,
+    /// The copy: a file, or postgres://USER@HOST/DATABASE; an existing one is never overwritten
+    #[arg(value_name = "COPY")]
+    copy: String,
     #[command(flatten)]
     registry: RegistryArgs,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where to put which backup.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The backup
+    #[arg(value_name = "COPY")]
+    copy: String,
+    /// Where: a file, or postgres://USER@HOST/DATABASE; no registry may be there
+    #[arg(long, value_name = "REGISTRY")]
+    to: String,
+    /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// From where to where.
+#[derive(Args, Debug)]
+pub struct MigrateArgs {
+    /// The registry: sqlite:FILE, or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "REGISTRY")]
+    from: String,
+    /// Where it goes; no registry may be there
+    #[arg(long, value_name = "REGISTRY")]
+    to: String,
+    /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -50,9 +112,9 @@ pub struct BackupArgs {
 /// What to make.
 #[derive(Args, Debug)]
 pub struct CreateArgs {
-    /// The registry's file; nothing may be there
-    #[arg(long, value_name = "FILE")]
-    registry: PathBuf,
+    /// Where: a file, or postgres://USER@HOST/DATABASE with a database that is there; no registry may be
+    #[arg(long, value_name = "REGISTRY")]
+    registry: String,
     /// The master key's file; made, with mode 0600, if nothing is there. Without it the key is taken from
     /// LINEWARDEN_MASTER_KEY
     #[arg(long, value_name = "FILE")]
@@ -79,6 +141,8 @@ impl RegistryCommand {
             Self::Create(args) => args.json,
             Self::Check(args) => args.json,
             Self::Backup(args) => args.json,
+            Self::Restore(args) => args.json,
+            Self::Migrate(args) => args.json,
         }
     }
 }
@@ -90,13 +154,18 @@ pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
         RegistryCommand::Create(args) => create(args, output),
         RegistryCommand::Check(args) => check(args, output),
         RegistryCommand::Backup(args) => backup(args, output),
+        RegistryCommand::Restore(args) => restore(args, output),
+        RegistryCommand::Migrate(args) => migrate(args, output),
     }
 }
 
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
-    if args.registry.symlink_metadata().is_ok() {
+    let registry = location(&args.registry)?;
+    // Before a key is made that nobody would need.
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+    if registry.file().is_some_and(is_there) {
         return Err(RegistryError::AlreadyExists {
-            path: args.registry.clone(),
+            registry: registry.clone(),
         }
         .into());
     }
@@ -106,11 +175,11 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         None => (MasterKey::from_env(KEY_VARIABLE)?, false),
     };
     block_on(async {
-        Registry::create(&args.registry, &key).await?.close().await;
+        Registry::create(&registry, &key).await?.close().await;
         Ok(())
     })?;
     output.object(
-        &serde_json::json!({ "registry": args.registry, "key_file": args.key_file, "key_made": key_made }),
+        &serde_json::json!({ "registry": registry, "key_file": args.key_file, "key_made": key_made }),
     )?;
     if let (true, Some(file)) = (key_made, &args.key_file) {
         output.line(format_args!(
@@ -118,18 +187,80 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
             file.display()
         ))?;
     }
-    output.line(format_args!("made the registry {}", args.registry.display()))
+    output.line(format_args!("made the registry {registry}"))
 }
 
 fn backup(args: &BackupArgs, output: Output) -> Result<(), Failure> {
-    block_on(async {
+    let to = location(&args.copy)?;
+    let copied = block_on(async {
         let registry = args.registry.open().await?;
-        registry.backup(&args.file).await?;
+        let copied = copy(&registry, &to, output).await?;
         registry.close().await;
-        Ok(())
+        Ok(copied)
     })?;
-    output.object(&serde_json::json!({ "backup": args.file }))?;
-    output.line(format_args!("copied the registry to {}", args.file.display()))
+    output.object(
+        &serde_json::json!({ "backup": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
+    )?;
+    output.line(format_args!("copied the registry to {to}"))
+}
+
+async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<Copied, Failure> {
+    let bar = output.progress(0, "copying and comparing");
+    let copied = registry.copy_to(to, |progress| show(&bar, progress)).await;
+    bar.finish_and_clear();
+    Ok(copied.map_err(|error| match (error, to) {
+        // Nobody wants to open a file that was named for a copy.
+        (RegistryError::AlreadyExists { .. }, Location::Sqlite(path)) => {
+            RegistryError::FileExists { path: path.clone() }
+        }
+        (other, _) => other,
+    })?)
+}
+
+fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
+    let (from, to) = (location(&args.copy)?, location(&args.to)?);
+    let key = key(args.key_file.as_deref())?;
+    let copied = block_on(async {
+        let backup = Registry::open(&from, &key).await?;
+        let copied = copy(&backup, &to, output).await?;
+        backup.close().await;
+        Ok(copied)
+    })?;
+    output.object(
+        &serde_json::json!({ "registry": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
+    )?;
+    output.line(format_args!("restored {from} to {to}"))
+}
+
+fn migrate(args: &MigrateArgs, output: Output) -> Result<(), Failure> {
+    let (from, to) = (location(&args.from)?, location(&args.to)?);
+    let key = key(args.key_file.as_deref())?;
+    let copied = block_on(async {
+        let registry = Registry::open(&from, &key).await?;
+        let bar = output.progress(0, "copying and comparing");
+        let moved = registry.move_to(&to, |progress| show(&bar, progress)).await;
+        bar.finish_and_clear();
+        registry.close().await;
+        Ok(moved?)
+    })?;
+    output.object(&serde_json::json!({
+        "from": from, "to": to, "rows": copied.rows, "sha256": hex::encode(copied.digest)
+    }))?;
+    output.line(format_args!(
+        "moved {from} to {to}: {}, the same in both (SHA-256 {})",
+        counted(copied.rows, "row"),
+        hex::encode(copied.digest)
+    ))?;
+    output.line(format_args!(
+        "{from} gives nothing out any more; name {to} in the configurations and start the gateways again"
+    ))
+}
+
+fn key(file: Option<&Path>) -> Result<MasterKey, Failure> {
+    Ok(match file {
+        Some(file) => MasterKey::from_file(file)?,
+        None => MasterKey::from_env(KEY_VARIABLE)?,
+    })
 }
 
 fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {

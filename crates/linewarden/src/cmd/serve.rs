@@ -13,8 +13,8 @@ use linewarden_dataplane::Counters;
 use linewarden_gateway::audit::{AuditLog, Happening};
 use linewarden_gateway::config::{Backend, Gate, GatewayConfig, Resolved};
 use linewarden_gateway::{
-    AttestStatus, Desk, DeskCounts, DeskSockets, Gateway, LinkState, P4draStatus, Status, Stopped,
-    TrustState, plane,
+    About, AttestStatus, ControllerLink, Desk, DeskCounts, DeskSockets, Gateway, LinkState, P4draStatus,
+    Status, Stopped, TrustState, plane,
 };
 use serde::Serialize;
 
@@ -116,19 +116,37 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let packet_key = gateway_config::packet_key(&file).map_err(|problem| Failure::all(&[problem]))?;
     // After all that can be wrong: a start that fails is no start.
     let attester = evidence::attester(&file).map_err(|problem| Failure::all(&[problem]))?;
-    let opened = runtime.block_on(registry::open(&config.registry))?;
+    let client = gateway_config::controller(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let opened = match &config.registry {
+        Some(section) => Some(runtime.block_on(registry::open(section))?),
+        None => None,
+    };
     // Before the interface is touched: a port that is taken refuses the start.
     let desk = bind_desk(&resolved)?;
     let plane = plane::start(&config.gateway, &resolved)?;
     tell_start(output, config, &resolved)?;
-    let controller = Controller::new(opened.clone(), resolved.policy);
-    let controller = match signer {
-        Some(signer) => controller.signing(signer),
-        None => controller,
-    };
-    let controller = match trust {
-        Some(policy) => controller.trusting(resolved.config.gateway_id, policy),
-        None => controller,
+    let in_process = opened.as_ref().map(|registry| {
+        let controller = Controller::new(registry.clone(), resolved.policy);
+        let controller = match signer {
+            Some(signer) => controller.signing(signer),
+            None => controller,
+        };
+        match trust {
+            Some(policy) => controller.trusting(resolved.config.gateway_id, policy),
+            None => controller,
+        }
+    });
+    let controller = match (in_process, client) {
+        (Some(controller), _) => ControllerLink::from(controller),
+        (None, Some(client)) => ControllerLink::Remote(
+            client,
+            About {
+                dataplane: dataplane_name(config).to_owned(),
+                slots: config.gateway.slots().into(),
+            },
+        ),
+        // The configuration was checked.
+        (None, None) => return Err(Failure::input("no [registry] and no [controller]")),
     };
     let gateway = Gateway::start_with(
         plane,
@@ -171,7 +189,9 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let stopped = gateway.stop();
     drop(evidence_desk);
     let stopped = stopped?;
-    runtime.block_on(opened.close());
+    if let Some(opened) = opened {
+        runtime.block_on(opened.close());
+    }
     told?;
     tell_end(output, &stopped)
 }

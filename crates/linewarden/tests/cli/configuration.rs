@@ -163,7 +163,7 @@ fn missing_fields_hide_no_mistakes() {
     let told = site.run("check g.toml").refused(2);
     let fields = [
         "missing field `gateway`",
-        "missing field `registry`",
+        "registry: is missing: where the devices come from",
         "log.level: \"loud\"",
     ];
     assert!(fields.iter().all(|field| told.contains(field)), "{told}");

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::support::Server;
 use crate::support::authority::Authority;
 use linewarden_p4runtime::server::Routes;
-use linewarden_p4runtime::tls::{Identity, ServerTls};
+use linewarden_tls::{Identity, ServerTls};
 
 fn python() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

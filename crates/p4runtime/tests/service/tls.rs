@@ -9,7 +9,7 @@ use linewarden_p4runtime::arbitration::Standing;
 use linewarden_p4runtime::client::{Client, ClientError, Session};
 use linewarden_p4runtime::evidence::{self, Attested, Digests, Listing, NoEvidence, Source};
 use linewarden_p4runtime::server::Routes;
-use linewarden_p4runtime::tls::{ClientTls, Identity, Part, ServerTls, TlsError, endpoint};
+use linewarden_tls::{ClientTls, Identity, Part, ServerTls, TlsError, endpoint};
 
 /// What who is hung up on sees first: that, or the server's alert; before or after the connection is whole.
 const HUNG_UP: [&str; 2] = ["the connection to the switch broke: ", UNREACHABLE[0]];

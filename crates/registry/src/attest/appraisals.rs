@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::enrolment::EnrolledAt;
 use super::provers::ProverRecord;
@@ -16,6 +15,7 @@ use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table appraisal v1";
@@ -126,7 +126,7 @@ impl Registry {
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn appraisal(&self, device: DeviceId) -> Result<Option<Appraisal>> {
-        let row: Option<AppraisalRow> = sqlx::query_as(concat!(
+        let row: Option<AppraisalRow> = sql::query(concat!(
             "SELECT ",
             appraisal_columns!(),
             " FROM appraisal WHERE device_id = $1"
@@ -146,13 +146,13 @@ impl Registry {
     pub async fn unproven(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
         let mut found = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
-            let mut query = QueryBuilder::<Sqlite>::new(concat!(
+            let mut query = Builder::new(concat!(
                 "SELECT ",
                 appraisal_columns!(),
                 " FROM appraisal WHERE device_id IN "
             ));
             query.push_ids(batch.iter().copied());
-            let rows: Vec<AppraisalRow> = query.build_query_as().fetch_all(self.reader()).await?;
+            let rows: Vec<AppraisalRow> = query.build().fetch_all(self.reader()).await?;
             let appraisals = rows
                 .iter()
                 .filter_map(|row| appraisal_from_row(self.record_mac(), row).ok());
@@ -173,11 +173,10 @@ impl Registry {
     ) -> Result<HashSet<DeviceId>> {
         let mut found = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
-            let mut query =
-                QueryBuilder::<Sqlite>::new("SELECT device_id FROM appraisal WHERE gateway_id <> ");
+            let mut query = Builder::new("SELECT device_id FROM appraisal WHERE gateway_id <> ");
             query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
             query.push_ids(batch.iter().copied());
-            let rows: Vec<(i64,)> = query.build_query_as().fetch_all(self.reader()).await?;
+            let rows: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
             found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
         }
         Ok(found)
@@ -201,7 +200,7 @@ impl Registry {
             }
             let floor = (*half.start()).cast_unsigned().max(start.saturating_add(1));
             rows.extend(
-                sqlx::query_as::<_, AppraisalRow>(concat!(
+                sql::query(concat!(
                     "SELECT ",
                     appraisal_columns!(),
                     " FROM appraisal WHERE device_id >= $1 AND device_id <= $2 ORDER BY device_id LIMIT $3"
@@ -209,7 +208,7 @@ impl Registry {
                 .bind(floor.cast_signed())
                 .bind(*half.end())
                 .bind(missing)
-                .fetch_all(&mut *connection)
+                .fetch_all(&mut connection)
                 .await?,
             );
         }
@@ -231,12 +230,8 @@ impl Registry {
     }
 
     /// Whether a prover's record says that it has proven nothing since it was enrolled.
-    pub(super) async fn is_unproven_in(
-        &self,
-        connection: &mut SqliteConnection,
-        device: DeviceId,
-    ) -> Result<bool> {
-        let row: Option<AppraisalRow> = sqlx::query_as(concat!(
+    pub(super) async fn is_unproven_in(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
+        let row: Option<AppraisalRow> = sql::query(concat!(
             "SELECT ",
             appraisal_columns!(),
             " FROM appraisal WHERE device_id = $1"
@@ -251,7 +246,7 @@ impl Registry {
     /// Where a prover begins that has just been enrolled.
     pub(super) async fn write_enrolled(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         prover: &ProverRecord,
         state: State,
     ) -> Result<()> {
@@ -274,11 +269,11 @@ impl Registry {
     /// enrolled anew since, and no gateway makes unproven whom another one has seen otherwise meanwhile.
     pub(super) async fn write_appraisals(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         appraisals: &[(Appraisal, EnrolledAt)],
     ) -> Result<()> {
         for batch in appraisals.chunks(IDS_PER_QUERY) {
-            let mut insert = QueryBuilder::<Sqlite>::new(concat!(
+            let mut insert = Builder::new(concat!(
                 "WITH told (",
                 appraisal_columns!(),
                 ", enrolled_at_s) AS ("
@@ -298,7 +293,7 @@ impl Registry {
                 values.push_bind(enrolled_at.0.cast_signed());
             });
             insert.push(
-                ") INSERT OR REPLACE INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
+                ") INSERT INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
                  configuration, silences, asked, mac) SELECT told.device_id, told.gateway_id, told.address, told.state, \
                  told.since_s, told.since_round, told.configuration, told.silences, told.asked, told.mac FROM told \
                  JOIN prover ON prover.device_id = told.device_id AND prover.enrolled_at_s = told.enrolled_at_s \
@@ -308,16 +303,18 @@ impl Registry {
             insert.push(
                 " AND EXISTS (SELECT 1 FROM appraisal AS known WHERE known.device_id = told.device_id AND known.state <> ",
             );
-            insert.push_bind(UNPROVEN).push("))");
+            insert.push_bind(UNPROVEN).push(
+                ")) ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, address = excluded.address, \
+                 state = excluded.state, since_s = excluded.since_s, since_round = excluded.since_round, \
+                 configuration = excluded.configuration, silences = excluded.silences, asked = excluded.asked, \
+                 mac = excluded.mac",
+            );
             insert.build().execute(&mut *connection).await?;
         }
         Ok(())
     }
 
-    pub(super) async fn damaged_appraisals(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
+    pub(super) async fn damaged_appraisals(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let mut found = Vec::new();
         let mut pages = Pages::new();
         while let Some(rows) = pages

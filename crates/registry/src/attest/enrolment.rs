@@ -6,7 +6,6 @@ use std::fmt;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, Period};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::State;
 use super::groups::{Group, GroupName};
@@ -16,6 +15,7 @@ use crate::column::Stored;
 use crate::enrol::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::row::id_from_column;
+use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
 /// The longest text of what ties a key to its TPM, bytes.
@@ -173,7 +173,7 @@ impl Registry {
 
     async fn enrol_prover_in(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         prover: NewProver,
         now_s: u64,
     ) -> Result<u64> {
@@ -230,7 +230,7 @@ impl Registry {
     /// if it has proven by it, or nobody can tell.
     async fn begins(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         anew: &ProverRecord,
         before: Option<&ProverRecord>,
     ) -> Result<State> {
@@ -250,12 +250,10 @@ impl Registry {
         let mut overtaken = HashSet::new();
         for batch in seen.chunks(IDS_PER_QUERY) {
             let of: HashMap<DeviceId, EnrolledAt> = batch.iter().copied().collect();
-            let mut query = QueryBuilder::<Sqlite>::new(
-                "SELECT device_id, enrolled_at_s, removed FROM prover WHERE device_id IN ",
-            );
+            let mut query =
+                Builder::new("SELECT device_id, enrolled_at_s, removed FROM prover WHERE device_id IN ");
             query.push_ids(batch.iter().map(|(device, _)| *device));
-            let rows: Vec<(i64, Stored<i64>, Stored<i64>)> =
-                query.build_query_as().fetch_all(&mut *connection).await?;
+            let rows: Vec<(i64, Stored<i64>, Stored<i64>)> = query.build().fetch_all(&mut connection).await?;
             // Hardly ever is one another's: only those records are read and authenticated.
             for (device, at_s, removed) in rows {
                 let device = id_from_column(device);
@@ -275,7 +273,7 @@ impl Registry {
     /// is asked before somebody is let in: what does not authenticate lets in nobody.
     pub(crate) async fn is_enrolled(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         device: DeviceId,
         enrolled_at: EnrolledAt,
     ) -> Result<bool> {
@@ -291,7 +289,7 @@ impl Registry {
     /// As [`Registry::overtaken`], of one within the caller's transaction.
     pub(crate) async fn is_overtaken(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         device: DeviceId,
         seen: EnrolledAt,
     ) -> Result<bool> {

@@ -1,7 +1,6 @@
 //! What a device has sent to explain what it runs, as it has sent it.
 
 use linewarden_protocol::ids::DeviceId;
-use sqlx::SqliteConnection;
 use zeroize::Zeroizing;
 
 use super::{Pages, seconds};
@@ -9,6 +8,7 @@ use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table evidence v1";
@@ -41,7 +41,7 @@ impl Registry {
         if !self.is_prover(&mut transaction, device).await? {
             return Err(RegistryError::NotAProver { device });
         }
-        let (newest,): (Option<i64>,) = sqlx::query_as(
+        let (newest,): (Option<i64>,) = sql::query(
             "SELECT MAX(number) FROM evidence WHERE device_id = $1 AND typeof(number) = 'integer'",
         )
         .bind(id_to_column(device))
@@ -52,8 +52,9 @@ impl Registry {
         let sealed = self
             .sealer()
             .seal(&aad, document.len(), |out| out.extend_from_slice(document))?;
-        sqlx::query(
-            "INSERT OR REPLACE INTO evidence (device_id, number, at_s, sealed) VALUES ($1, $2, $3, $4)",
+        sql::query(
+            "INSERT INTO evidence (device_id, number, at_s, sealed) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (device_id, number) DO UPDATE SET at_s = excluded.at_s, sealed = excluded.sealed",
         )
         .bind(id_to_column(device))
         .bind(number)
@@ -62,7 +63,7 @@ impl Registry {
         .execute(&mut *transaction)
         .await?;
         // A number that is none sorts above all others, and would be the newest for ever.
-        sqlx::query(
+        sql::query(
             "DELETE FROM evidence WHERE device_id = $1 AND (number < $2 - 1 OR typeof(number) <> 'integer')",
         )
         .bind(id_to_column(device))
@@ -90,7 +91,7 @@ impl Registry {
     }
 
     async fn evidence_at(&self, device: DeviceId, before: i64) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
-        let row: Option<EvidenceRow> = sqlx::query_as(
+        let row: Option<EvidenceRow> = sql::query(
             "SELECT device_id, number, at_s, sealed FROM evidence WHERE device_id = $1 \
              ORDER BY number DESC LIMIT 1 OFFSET $2",
         )
@@ -113,17 +114,14 @@ impl Registry {
             .ok_or_else(|| damage(id_from_column(device.0), "evidence"))
     }
 
-    pub(super) async fn damaged_evidence(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
+    pub(super) async fn damaged_evidence(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let (mut found, mut pages) = (Vec::new(), Pages::new());
         // Documents are long: they are opened one by one.
         let places = "SELECT rowid AS place FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
         while let Some(rows) = pages.next::<(i64,)>(connection, places).await? {
             for (place,) in rows {
                 let row: EvidenceRow =
-                    sqlx::query_as("SELECT device_id, number, at_s, sealed FROM evidence WHERE rowid = $1")
+                    sql::query("SELECT device_id, number, at_s, sealed FROM evidence WHERE rowid = $1")
                         .bind(place)
                         .fetch_one(&mut *connection)
                         .await?;

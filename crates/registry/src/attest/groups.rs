@@ -4,13 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use linewarden_measurement::configuration::Configuration;
-use sqlx::SqliteConnection;
 
 use super::{advance, seconds};
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::id_from_column;
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table attest_group v1";
@@ -310,7 +310,7 @@ impl Registry {
     /// Refuses what is not acceptable beside what was there before, and beside the group's provers.
     async fn check_change(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         name: &GroupName,
         known: Option<&Group>,
         group: &NewGroup,
@@ -392,7 +392,7 @@ impl Registry {
     pub async fn remove_group(&self, name: &GroupName) -> Result<()> {
         let mut transaction = self.write().await?;
         let prover: Option<(i64,)> =
-            sqlx::query_as("SELECT device_id FROM prover WHERE group_name = $1 AND removed = 0 LIMIT 1")
+            sql::query("SELECT device_id FROM prover WHERE group_name = $1 AND removed = 0 LIMIT 1")
                 .bind(name.as_str())
                 .fetch_optional(&mut *transaction)
                 .await?;
@@ -402,11 +402,11 @@ impl Registry {
                 device: id_from_column(device),
             });
         }
-        let done = sqlx::query("DELETE FROM attest_group WHERE name = $1")
+        let done = sql::query("DELETE FROM attest_group WHERE name = $1")
             .bind(name.as_str())
             .execute(&mut *transaction)
             .await?;
-        if done.rows_affected() == 0 {
+        if done == 0 {
             return Err(RegistryError::UnknownGroup { group: name.clone() });
         }
         advance(&mut transaction).await?;
@@ -434,10 +434,10 @@ impl Registry {
 
     pub(super) async fn group_in(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         name: &GroupName,
     ) -> Result<Option<Group>> {
-        let row: Option<GroupRow> = sqlx::query_as(concat!(
+        let row: Option<GroupRow> = sql::query(concat!(
             "SELECT ",
             group_columns!(),
             " FROM attest_group WHERE name = $1"
@@ -448,8 +448,8 @@ impl Registry {
         row.map(|row| group_from_row(self.record_mac(), row)).transpose()
     }
 
-    pub(super) async fn groups_in(&self, connection: &mut SqliteConnection) -> Result<Vec<Result<Group>>> {
-        let rows: Vec<GroupRow> = sqlx::query_as(concat!(
+    pub(super) async fn groups_in(&self, connection: &mut Connection) -> Result<Vec<Result<Group>>> {
+        let rows: Vec<GroupRow> = sql::query(concat!(
             "SELECT ",
             group_columns!(),
             " FROM attest_group ORDER BY name"
@@ -460,19 +460,16 @@ impl Registry {
         Ok(rows.into_iter().map(|row| group_from_row(mac, row)).collect())
     }
 
-    pub(super) async fn damaged_groups(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
+    pub(super) async fn damaged_groups(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let groups = self.groups_in(connection).await?;
         Ok(groups.into_iter().filter_map(Result::err).collect())
     }
 
-    async fn write_group(&self, connection: &mut SqliteConnection, group: &Group) -> Result<()> {
+    async fn write_group(&self, connection: &mut Connection, group: &Group) -> Result<()> {
         let row = row_of(group);
         let code = code(self.record_mac(), &row).finish();
         let policy = group.policy;
-        sqlx::query(
+        sql::query(
             "INSERT INTO attest_group (name, every_s, jitter_s, answer_ms, silent, of_rounds, late_is_silent, reopen, \
              reference, roll_out, roll_out_until_s, rounds_wanted, revision, mac) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \

@@ -18,9 +18,6 @@ mod rounds;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row as _, SqliteConnection};
-
 pub use self::appraisals::{Appraisal, AppraisalPage, SILENCES_MAX, State};
 pub use self::enrolment::{BINDING_BYTES_MAX, EnrolledAt, NewProver, OVERLAY_BYTES_MAX};
 pub use self::evidence::EVIDENCE_BYTES_MAX;
@@ -31,6 +28,7 @@ pub use self::provers::{Home, Protection, ProverIdPage, ProverPage, ProverRecord
 pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
+use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
 /// Rows of a page.
@@ -49,18 +47,14 @@ impl Pages {
 
     /// The next rows; `None` at the end. The query begins at the place $1, has $2 rows at most in the order of `rowid`, and calls
     /// that `place`.
-    async fn next<R>(
-        &mut self,
-        connection: &mut SqliteConnection,
-        query: &'static str,
-    ) -> Result<Option<Vec<R>>>
+    async fn next<R>(&mut self, connection: &mut Connection, query: &'static str) -> Result<Option<Vec<R>>>
     where
-        R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+        R: FromRow,
     {
         let Some(from) = self.next else {
             return Ok(None);
         };
-        let rows: Vec<Placed<R>> = sqlx::query_as(query)
+        let rows: Vec<Placed<R>> = sql::query(query)
             .bind(from)
             .bind(PAGE_ROWS)
             .fetch_all(connection)
@@ -76,10 +70,10 @@ struct Placed<R> {
     row: R,
 }
 
-impl<'r, R: FromRow<'r, SqliteRow>> FromRow<'r, SqliteRow> for Placed<R> {
-    fn from_row(row: &'r SqliteRow) -> sqlx::Result<Self> {
+impl<R: FromRow> FromRow for Placed<R> {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         Ok(Self {
-            place: row.try_get("place")?,
+            place: row.last()?,
             row: R::from_row(row)?,
         })
     }
@@ -91,7 +85,7 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn attest_revision(&self) -> Result<u64> {
-        let (revision,): (i64,) = sqlx::query_as("SELECT attest_revision FROM registry")
+        let (revision,): (i64,) = sql::query("SELECT attest_revision FROM registry")
             .fetch_one(self.reader())
             .await?;
         Ok(u64::try_from(revision).unwrap_or_default())
@@ -109,8 +103,8 @@ impl Registry {
         let of_groups = groups.iter().flatten().map(|group| group.revision).max();
         let of_provers = self.newest_of_provers(&mut transaction).await?;
         let newest = of_groups.unwrap_or_default().max(of_provers);
-        let (revision,): (i64,) = sqlx::query_as(
-            "UPDATE registry SET attest_revision = MAX(attest_revision, $1) RETURNING attest_revision",
+        let (revision,): (i64,) = sql::query(
+            "UPDATE registry SET attest_revision = CASE WHEN attest_revision < $1 THEN $1 ELSE attest_revision END RETURNING attest_revision",
         )
         .bind(newest.cast_signed())
         .fetch_one(&mut *transaction)
@@ -122,7 +116,7 @@ impl Registry {
     /// What does not authenticate or open, for [`Registry::check`].
     pub(crate) async fn damaged_attestation(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
     ) -> Result<Vec<RegistryError>> {
         let mut found = self.damaged_groups(connection).await?;
         found.extend(self.damaged_provers(connection).await?);
@@ -136,9 +130,9 @@ impl Registry {
 }
 
 /// Takes the next revision of provers and groups within the caller's transaction.
-async fn advance(connection: &mut SqliteConnection) -> Result<i64> {
+async fn advance(connection: &mut Connection) -> Result<i64> {
     let (revision,): (i64,) =
-        sqlx::query_as("UPDATE registry SET attest_revision = attest_revision + 1 RETURNING attest_revision")
+        sql::query("UPDATE registry SET attest_revision = attest_revision + 1 RETURNING attest_revision")
             .fetch_one(connection)
             .await?;
     Ok(revision)

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use linewarden_protocol::ids::Period;
-use sqlx::SqliteConnection;
 
 use super::seconds;
 use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, RowCode};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table period v1";
@@ -85,7 +85,7 @@ impl Registry {
         let drawn_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
         let after = i64::try_from(after.map_or(0, |after| after.0)).unwrap_or(i64::MAX);
         let mut transaction = self.write().await?;
-        let above: Vec<PeriodRow> = sqlx::query_as(concat!(
+        let above: Vec<PeriodRow> = sql::query(concat!(
             "SELECT ",
             period_columns!(),
             " FROM period WHERE number > $1 AND number <= 9223372036854775807 ORDER BY number"
@@ -113,7 +113,7 @@ impl Registry {
             out.extend_from_slice(&salt)
         })?;
         self.write_period(&mut transaction, &period, sealed).await?;
-        sqlx::query("DELETE FROM period WHERE number <= $1")
+        sql::query("DELETE FROM period WHERE number <= $1")
             .bind(number.saturating_sub(i64::from(PERIODS_KEPT)))
             .execute(&mut *transaction)
             .await?;
@@ -146,7 +146,7 @@ impl Registry {
         let mut below = i64::MAX;
         // Damaged ones are passed by.
         loop {
-            let row: Option<PeriodRow> = sqlx::query_as(concat!(
+            let row: Option<PeriodRow> = sql::query(concat!(
                 "SELECT ",
                 period_columns!(),
                 " FROM period WHERE number < $1 AND typeof(number) = 'integer' AND (begun_at_s IS NOT NULL OR NOT $2) \
@@ -154,7 +154,7 @@ impl Registry {
             ))
             .bind(below)
             .bind(begun)
-            .fetch_optional(&mut *connection)
+            .fetch_optional(&mut connection)
             .await?;
             let Some(row) = row else {
                 return Ok(None);
@@ -166,20 +166,13 @@ impl Registry {
         }
     }
 
-    async fn period_in(
-        &self,
-        connection: &mut SqliteConnection,
-        number: Period,
-    ) -> Result<Option<PeriodRecord>> {
+    async fn period_in(&self, connection: &mut Connection, number: Period) -> Result<Option<PeriodRecord>> {
         let row = period_row(connection, number).await?;
         row.map(|row| self.period_from_row(&row)).transpose()
     }
 
-    pub(super) async fn damaged_periods(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
-        let rows: Vec<PeriodRow> = sqlx::query_as(concat!("SELECT ", period_columns!(), " FROM period"))
+    pub(super) async fn damaged_periods(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
+        let rows: Vec<PeriodRow> = sql::query(concat!("SELECT ", period_columns!(), " FROM period"))
             .fetch_all(connection)
             .await?;
         Ok(rows
@@ -190,7 +183,7 @@ impl Registry {
 
     async fn write_period(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         period: &PeriodRecord,
         sealed: Vec<u8>,
     ) -> Result<()> {
@@ -202,7 +195,7 @@ impl Registry {
             Stored(Vec::new()),
         );
         let code = code(self.record_mac(), &row).finish();
-        sqlx::query(
+        sql::query(
             "INSERT INTO period (number, sealed, drawn_at_s, begun_at_s, mac) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (number) DO UPDATE SET begun_at_s = excluded.begun_at_s, mac = excluded.mac",
         )
@@ -243,8 +236,8 @@ type PeriodRow = (
     Stored<Vec<u8>>,
 );
 
-async fn period_row(connection: &mut SqliteConnection, number: Period) -> Result<Option<PeriodRow>> {
-    Ok(sqlx::query_as(concat!(
+async fn period_row(connection: &mut Connection, number: Period) -> Result<Option<PeriodRow>> {
+    Ok(sql::query(concat!(
         "SELECT ",
         period_columns!(),
         " FROM period WHERE number = $1"

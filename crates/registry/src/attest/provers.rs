@@ -7,8 +7,6 @@ use std::net::IpAddr;
 use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row as _, SqliteConnection};
 use zeroize::Zeroize as _;
 
 use super::enrolment::{EnrolledAt, check_fit, check_overlay};
@@ -20,6 +18,7 @@ use crate::feed::Extent;
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table prover v1";
@@ -213,7 +212,7 @@ impl Registry {
     ) -> Result<Found<T>> {
         let mut limit = limit.max(1);
         loop {
-            let rows: Vec<Counted> = sqlx::query_as(concat!(
+            let rows: Vec<Counted> = sql::query(concat!(
                 "SELECT ",
                 prover_columns!(),
                 ", (SELECT attest_revision FROM registry) AS newest FROM prover \
@@ -277,10 +276,10 @@ impl Registry {
     /// A prover and its sealed key.
     pub(super) async fn prover_in(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         device: DeviceId,
     ) -> Result<Option<(ProverRecord, Option<Vec<u8>>)>> {
-        let row: Option<ProverRow> = sqlx::query_as(concat!(
+        let row: Option<ProverRow> = sql::query(concat!(
             "SELECT ",
             prover_columns!(),
             " FROM prover WHERE device_id = $1"
@@ -291,19 +290,12 @@ impl Registry {
         row.map(|row| self.prover_from_row(row)).transpose()
     }
 
-    pub(super) async fn is_prover(
-        &self,
-        connection: &mut SqliteConnection,
-        device: DeviceId,
-    ) -> Result<bool> {
+    pub(super) async fn is_prover(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
         let found = self.prover_in(connection, device).await?;
         Ok(found.is_some_and(|(record, _)| !record.removed))
     }
 
-    pub(super) async fn damaged_provers(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
+    pub(super) async fn damaged_provers(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let mut found = Vec::new();
         let mut pages = Pages::new();
         while let Some(rows) = pages
@@ -323,7 +315,7 @@ impl Registry {
     }
 
     /// The newest revision of all that authenticate, removed ones, too.
-    pub(super) async fn newest_of_provers(&self, connection: &mut SqliteConnection) -> Result<u64> {
+    pub(super) async fn newest_of_provers(&self, connection: &mut Connection) -> Result<u64> {
         let mut newest = 0;
         let mut pages = Pages::new();
         while let Some(rows) = pages
@@ -349,7 +341,7 @@ impl Registry {
     /// The first prover of a group whose own entries cannot be laid over this configuration, and why.
     pub(super) async fn first_unfit(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         group: &GroupName,
         base: &Configuration,
     ) -> Result<Option<(DeviceId, ConfigurationError)>> {
@@ -388,13 +380,13 @@ impl Registry {
 
     pub(super) async fn write_prover(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         record: &ProverRecord,
         sealed: Option<&[u8]>,
     ) -> Result<()> {
         let row = row_of(record, sealed);
         let code = code(self.record_mac(), &row).finish();
-        sqlx::query(
+        sql::query(
             "INSERT INTO prover (device_id, group_name, sealed, protection, binding, overlay, home_gateway, home_address, \
              port, enrolled_at_s, enrolled_period, revision, removed, mac) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
@@ -449,8 +441,8 @@ impl Registry {
 
 /// Devices that are on record as standing somewhere, if only since they were enrolled, or have sent evidence, and are on record as no
 /// provers, nor as having been some: the row was deleted.
-pub(super) async fn missing_provers(connection: &mut SqliteConnection) -> Result<Vec<RegistryError>> {
-    let missing: Vec<(Stored<i64>,)> = sqlx::query_as(
+pub(super) async fn missing_provers(connection: &mut Connection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(Stored<i64>,)> = sql::query(
         "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS told \
          WHERE NOT EXISTS (SELECT 1 FROM prover WHERE prover.device_id = told.device_id)",
     )
@@ -464,12 +456,12 @@ pub(super) async fn missing_provers(connection: &mut SqliteConnection) -> Result
 }
 
 /// Who is no prover, or another one, stands nowhere and has sent nothing.
-pub(super) async fn forget(connection: &mut SqliteConnection, device: DeviceId) -> Result<()> {
+pub(super) async fn forget(connection: &mut Connection, device: DeviceId) -> Result<()> {
     for table in [
         "DELETE FROM appraisal WHERE device_id = $1",
         "DELETE FROM evidence WHERE device_id = $1",
     ] {
-        sqlx::query(table)
+        sql::query(table)
             .bind(id_to_column(device))
             .execute(&mut *connection)
             .await?;
@@ -509,9 +501,9 @@ struct Counted {
     newest: u64,
 }
 
-impl FromRow<'_, SqliteRow> for Counted {
-    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
-        let Stored(newest): Stored<i64> = row.try_get("newest")?;
+impl FromRow for Counted {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
+        let Stored(newest): Stored<i64> = row.last()?;
         Ok(Self {
             row: ProverRow::from_row(row)?,
             newest: u64::try_from(newest).unwrap_or_default(),

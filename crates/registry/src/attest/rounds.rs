@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use linewarden_protocol::ids::{GatewayId, Period};
-use sqlx::SqliteConnection;
 
 use super::appraisals::Appraisal;
 use super::enrolment::EnrolledAt;
@@ -13,6 +12,7 @@ use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::record_mac::{RecordMac, RowCode};
+use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
@@ -103,7 +103,7 @@ impl Registry {
         if end == next {
             return Err(RegistryError::NoRoundsLeft { gateway });
         }
-        sqlx::query(
+        sql::query(
             "INSERT INTO round_number (gateway_id, next, mac) VALUES ($1, $2, $3) \
              ON CONFLICT (gateway_id) DO UPDATE SET next = excluded.next, mac = excluded.mac",
         )
@@ -171,13 +171,13 @@ impl Registry {
     /// A failure of the database.
     pub async fn rounds(&self, gateway: Option<GatewayId>, limit: u32) -> Result<Vec<RoundRecord>> {
         let query = match gateway {
-            Some(gateway) => sqlx::query_as(concat!(
+            Some(gateway) => sql::query(concat!(
                 "SELECT ",
                 round_columns!(),
                 " FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT $2"
             ))
             .bind(i64::from(gateway.0)),
-            None => sqlx::query_as(concat!(
+            None => sql::query(concat!(
                 "SELECT ",
                 round_columns!(),
                 " FROM attest_round WHERE $1 IS NULL ORDER BY started_at_s DESC, gateway_id, number DESC LIMIT $2"
@@ -193,9 +193,9 @@ impl Registry {
     }
 
     /// The first number that was never reserved.
-    async fn next_round(&self, connection: &mut SqliteConnection, gateway: GatewayId) -> Result<Next> {
+    async fn next_round(&self, connection: &mut Connection, gateway: GatewayId) -> Result<Next> {
         let row: Option<NumberRow> =
-            sqlx::query_as("SELECT gateway_id, next, mac FROM round_number WHERE gateway_id = $1")
+            sql::query("SELECT gateway_id, next, mac FROM round_number WHERE gateway_id = $1")
                 .bind(i64::from(gateway.0))
                 .fetch_optional(&mut *connection)
                 .await?;
@@ -203,7 +203,7 @@ impl Registry {
         if let Some(Ok(next)) = row.map(|row| number_from_row(self.record_mac(), &row)) {
             return Ok(Next::Known(next));
         }
-        let rounds: Vec<RoundRow> = sqlx::query_as(concat!(
+        let rounds: Vec<RoundRow> = sql::query(concat!(
             "SELECT ",
             round_columns!(),
             " FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer' ORDER BY number DESC LIMIT $2"
@@ -225,13 +225,16 @@ impl Registry {
         })
     }
 
-    async fn write_round(&self, connection: &mut SqliteConnection, round: &RoundRecord) -> Result<()> {
+    async fn write_round(&self, connection: &mut Connection, round: &RoundRecord) -> Result<()> {
         let row = row_of(round);
         let code = code(self.record_mac(), &row).finish();
-        sqlx::query(
-            "INSERT OR REPLACE INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
+        sql::query(
+            "INSERT INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
              asked, ok, late, silent, last_verdict_ms, mac) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
+             ON CONFLICT (gateway_id, number) DO UPDATE SET group_name = excluded.group_name, period = excluded.period, \
+             started_at_s = excluded.started_at_s, ended_at_s = excluded.ended_at_s, asked = excluded.asked, ok = excluded.ok, \
+             late = excluded.late, silent = excluded.silent, last_verdict_ms = excluded.last_verdict_ms, mac = excluded.mac",
         )
         .bind(row.0.0)
         .bind(row.1.0)
@@ -247,7 +250,7 @@ impl Registry {
         .bind(code)
         .execute(&mut *connection)
         .await?;
-        sqlx::query(
+        sql::query(
             "DELETE FROM attest_round WHERE gateway_id = $1 AND number <= \
              (SELECT number FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT 1 OFFSET $2) \
              AND number NOT IN (SELECT MAX(number) FROM attest_round WHERE gateway_id = $1 \
@@ -260,12 +263,9 @@ impl Registry {
         Ok(())
     }
 
-    pub(super) async fn damaged_rounds(
-        &self,
-        connection: &mut SqliteConnection,
-    ) -> Result<Vec<RegistryError>> {
+    pub(super) async fn damaged_rounds(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let mac = self.record_mac();
-        let numbers: Vec<NumberRow> = sqlx::query_as("SELECT gateway_id, next, mac FROM round_number")
+        let numbers: Vec<NumberRow> = sql::query("SELECT gateway_id, next, mac FROM round_number")
             .fetch_all(&mut *connection)
             .await?;
         let mut found: Vec<RegistryError> = numbers
@@ -273,7 +273,7 @@ impl Registry {
             .filter_map(|row| number_from_row(mac, row).err())
             .collect();
         // A count that was deleted, or put back to an older state.
-        let behind: Vec<(Stored<i64>,)> = sqlx::query_as(
+        let behind: Vec<(Stored<i64>,)> = sql::query(
             "SELECT DISTINCT attest_round.gateway_id FROM attest_round \
              LEFT JOIN round_number ON round_number.gateway_id = attest_round.gateway_id \
              WHERE round_number.next IS NULL OR attest_round.number >= round_number.next \

@@ -18,17 +18,17 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 pub use self::state::Lease;
 use self::state::Pool;
 pub(crate) use self::table::{damage, damaged};
-pub use self::walk::{LeasedChunk, LeasedDevice, LeasedStream, SealedChunk};
+pub use self::walk::{LeasedChunk, LeasedDevice, LeasedPlace, LeasedStream, SealedChunk};
 use crate::device::DeviceInfo;
 use crate::enrol::IDS_PER_QUERY;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::row::id_to_column;
+use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
 /// A gateway's wish for one device.
@@ -171,12 +171,11 @@ impl Registry {
         Ok(answers)
     }
 
-    async fn write_floors(&self, connection: &mut SqliteConnection, devices: &[&DeviceInfo]) -> Result<()> {
+    async fn write_floors(&self, connection: &mut Connection, devices: &[&DeviceInfo]) -> Result<()> {
         if devices.is_empty() {
             return Ok(());
         }
-        let mut update =
-            QueryBuilder::<Sqlite>::new("WITH moved (device_id, idx_floor, floor_version, mac) AS (");
+        let mut update = Builder::new("WITH moved (device_id, idx_floor, floor_version, mac) AS (");
         update.push_values(devices, |mut values, info| {
             values
                 .push_bind(id_to_column(info.device))
@@ -195,7 +194,7 @@ impl Registry {
     /// The books of those of these devices that are enrolled.
     async fn books(
         &self,
-        connection: &mut SqliteConnection,
+        connection: &mut Connection,
         fence: &Fence,
         devices: &HashSet<DeviceId>,
     ) -> Result<HashMap<DeviceId, Book>> {
@@ -220,11 +219,7 @@ impl Registry {
         Ok(books.collect())
     }
 
-    async fn write_books(
-        &self,
-        connection: &mut SqliteConnection,
-        books: &HashMap<DeviceId, Book>,
-    ) -> Result<()> {
+    async fn write_books(&self, connection: &mut Connection, books: &HashMap<DeviceId, Book>) -> Result<()> {
         let mac = self.record_mac();
         let changed: Vec<(&Entries, &Entries)> = books.values().filter_map(Book::changed).collect();
         let moved =

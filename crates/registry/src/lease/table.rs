@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::Lease;
 use crate::column::Stored;
@@ -12,6 +11,7 @@ use crate::enrol::PushIds as _;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
+use crate::sql::{self, Builder, Connection};
 
 const LEASE_LABEL: &[u8] = b"linewarden registry table lease v1";
 const SPARE_LABEL: &[u8] = b"linewarden registry table spare v1";
@@ -110,16 +110,13 @@ pub(crate) fn damage(device: DeviceId, table: &str) -> RegistryError {
 }
 
 /// Leases and spare rows that do not authenticate, for [`Registry::check`](crate::Registry::check).
-pub(crate) async fn damaged(
-    connection: &mut SqliteConnection,
-    mac: &RecordMac,
-) -> Result<Vec<RegistryError>> {
+pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
     let mut found = Vec::new();
-    let leases: Vec<LeaseRow> = sqlx::query_as(concat!("SELECT ", lease_columns!(), " FROM lease"))
+    let leases: Vec<LeaseRow> = sql::query(concat!("SELECT ", lease_columns!(), " FROM lease"))
         .fetch_all(&mut *connection)
         .await?;
     found.extend(leases.iter().filter_map(|row| lease_from_row(mac, row).err()));
-    let spares: Vec<SpareRow> = sqlx::query_as("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare")
+    let spares: Vec<SpareRow> = sql::query("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare")
         .fetch_all(connection)
         .await?;
     found.extend(spares.iter().filter_map(|row| spare_from_row(mac, row).err()));
@@ -127,19 +124,19 @@ pub(crate) async fn damaged(
 }
 
 pub(super) async fn leases(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
     gateway: GatewayId,
     devices: &HashSet<DeviceId>,
 ) -> Result<HashMap<DeviceId, Result<Lease>>> {
-    let mut query = QueryBuilder::<Sqlite>::new(concat!(
+    let mut query = Builder::new(concat!(
         "SELECT ",
         lease_columns!(),
         " FROM lease WHERE gateway_id = "
     ));
     query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
     query.push_ids(devices.iter().copied());
-    let rows: Vec<LeaseRow> = query.build_query_as().fetch_all(connection).await?;
+    let rows: Vec<LeaseRow> = query.build().fetch_all(connection).await?;
     Ok(rows
         .iter()
         .map(|row| (id_from_column(row.1.0), lease_from_row(mac, row)))
@@ -147,11 +144,11 @@ pub(super) async fn leases(
 }
 
 pub(super) async fn leases_of(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
     device: DeviceId,
 ) -> Result<Vec<Lease>> {
-    let rows: Vec<LeaseRow> = sqlx::query_as(concat!(
+    let rows: Vec<LeaseRow> = sql::query(concat!(
         "SELECT ",
         lease_columns!(),
         " FROM lease WHERE device_id = $1 ORDER BY gateway_id"
@@ -164,16 +161,15 @@ pub(super) async fn leases_of(
 
 /// In ascending order.
 pub(super) async fn spares(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
     devices: &HashSet<DeviceId>,
 ) -> Result<HashMap<DeviceId, Result<Vec<Spare>>>> {
-    let mut query = QueryBuilder::<Sqlite>::new(
-        "SELECT device_id, epoch, first_idx, end_idx, mac FROM spare WHERE device_id IN ",
-    );
+    let mut query =
+        Builder::new("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare WHERE device_id IN ");
     query.push_ids(devices.iter().copied());
     query.push(" ORDER BY device_id, first_idx");
-    let rows: Vec<SpareRow> = query.build_query_as().fetch_all(connection).await?;
+    let rows: Vec<SpareRow> = query.build().fetch_all(connection).await?;
     let mut spares: HashMap<DeviceId, Result<Vec<Spare>>> = HashMap::new();
     for row in rows {
         let entry = spares
@@ -189,14 +185,14 @@ pub(super) async fn spares(
 }
 
 pub(super) async fn write_leases(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
     leases: &[&Lease],
 ) -> Result<()> {
     if leases.is_empty() {
         return Ok(());
     }
-    let mut insert = QueryBuilder::<Sqlite>::new(
+    let mut insert = Builder::new(
         "INSERT INTO lease (gateway_id, device_id, fence, epoch, first_idx, end_idx, mark, mac) ",
     );
     insert.push_values(leases, |mut values, lease| {
@@ -219,21 +215,20 @@ pub(super) async fn write_leases(
 }
 
 pub(super) async fn write_spares(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     mac: &RecordMac,
     device: DeviceId,
     epoch: u32,
     spares: &[Range<u32>],
 ) -> Result<()> {
-    sqlx::query("DELETE FROM spare WHERE device_id = $1")
+    sql::query("DELETE FROM spare WHERE device_id = $1")
         .bind(id_to_column(device))
         .execute(&mut *connection)
         .await?;
     if spares.is_empty() {
         return Ok(());
     }
-    let mut insert =
-        QueryBuilder::<Sqlite>::new("INSERT INTO spare (device_id, epoch, first_idx, end_idx, mac) ");
+    let mut insert = Builder::new("INSERT INTO spare (device_id, epoch, first_idx, end_idx, mac) ");
     insert.push_values(spares, |mut values, rows| {
         let code = mac.code_of(SPARE_LABEL, device, &[epoch, rows.start, rows.end]);
         values

@@ -1,8 +1,5 @@
 //! A walk over all that a gateway holds, as it does at its start.
 
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
-
 use super::Lease;
 use super::table::{self, LeaseRow, lease_columns};
 use crate::credentials::Credentials;
@@ -10,6 +7,7 @@ use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::row::{DEVICE_COLUMNS, device_columns, device_info};
+use crate::sql::{self, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::{StoredDevice, StoredRow};
 
@@ -60,17 +58,41 @@ impl Registry {
     /// [`LeasedStream::feed_from`] afterwards, and nothing is missed. No lock is held between chunks.
     #[must_use]
     pub fn stream_leased(&self, fence: Fence, chunk_devices: u32) -> LeasedStream {
+        self.stream_leased_from(fence, chunk_devices, LeasedPlace::default())
+    }
+
+    /// The same walk, from where another one stood.
+    #[must_use]
+    pub fn stream_leased_from(&self, fence: Fence, chunk_devices: u32, place: LeasedPlace) -> LeasedStream {
         LeasedStream {
             registry: self.clone(),
             fence,
-            after: Revision::ZERO,
-            began_at: None,
+            after: place.after.unwrap_or(Revision::ZERO),
+            began_at: place.began_at,
             chunk_devices: chunk_devices.max(1),
         }
     }
 }
 
+/// Where a walk stands; the default is its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeasedPlace {
+    /// Up to which revision it has come.
+    pub after: Option<Revision>,
+    /// The registry's revision when it began.
+    pub began_at: Option<Revision>,
+}
+
 impl LeasedStream {
+    /// Where it stands.
+    #[must_use]
+    pub fn place(&self) -> LeasedPlace {
+        LeasedPlace {
+            after: Some(self.after),
+            began_at: self.began_at,
+        }
+    }
+
     /// From where to follow the feed after the walk; [`Revision::ZERO`] before the first chunk.
     #[must_use]
     pub fn feed_from(&self) -> Revision {
@@ -98,7 +120,7 @@ impl LeasedStream {
         let mut connection = self.registry.reader().acquire().await?;
         self.registry.check_fence(&mut connection, &self.fence).await?;
         // CROSS JOIN keeps SQLite from beginning with the leases, all of which it would sort for every chunk.
-        let rows: Vec<LeasedRow> = sqlx::query_as(concat!(
+        let rows: Vec<LeasedRow> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed, ",
@@ -114,7 +136,7 @@ impl LeasedStream {
         .bind(column(self.after))
         .bind(column(began_at))
         .bind(i64::from(self.chunk_devices))
-        .fetch_all(&mut *connection)
+        .fetch_all(&mut connection)
         .await?;
         drop(connection);
         // A revision that is no number sorts among the others; of a chunk without any other nothing can follow.
@@ -173,21 +195,21 @@ struct LeasedRow {
     lease: LeaseRow,
 }
 
-impl sqlx::FromRow<'_, SqliteRow> for LeasedRow {
-    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+impl FromRow for LeasedRow {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         // Behind the device's columns and the sealed credentials; names occur twice.
         const FIRST: usize = DEVICE_COLUMNS + 1;
         Ok(Self {
             stored: StoredRow::from_row(row)?,
             lease: (
-                row.try_get(FIRST)?,
-                row.try_get(FIRST + 1)?,
-                row.try_get(FIRST + 2)?,
-                row.try_get(FIRST + 3)?,
-                row.try_get(FIRST + 4)?,
-                row.try_get(FIRST + 5)?,
-                row.try_get(FIRST + 6)?,
-                row.try_get(FIRST + 7)?,
+                row.get(FIRST)?,
+                row.get(FIRST + 1)?,
+                row.get(FIRST + 2)?,
+                row.get(FIRST + 3)?,
+                row.get(FIRST + 4)?,
+                row.get(FIRST + 5)?,
+                row.get(FIRST + 6)?,
+                row.get(FIRST + 7)?,
             ),
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::support::attestation::{NOW_S, configuration, fleet, group, name, prover};
-use crate::support::{master_key, pool_device, sql};
+use crate::support::{master_key, nowhere, pool_device, sql};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
@@ -297,8 +297,7 @@ async fn what_was_seen_of_an_enrolment_before_shuts_nobody_out_and_lets_nobody_i
 /// One that was damaged when it was removed is on record as removed at no time.
 #[tokio::test]
 async fn a_prover_that_was_removed_is_judged_no_more_though_its_record_was_damaged() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("fleet.registry");
+    let (_directory, path) = nowhere();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     registry.enrol(pool_device(1, 2)).await.unwrap();
     registry.set_group(&group("pumps"), NOW_S).await.unwrap();

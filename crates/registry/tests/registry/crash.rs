@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, PipeWriter, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::support::attestation::{NOW_S, appraisal, group, prover, round, told};
-use crate::support::{master_key, pool_device, wish};
+use crate::support::{master_key, nowhere, pool_device, wish};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_registry::{BulkOptions, Granted, Registry, Settlement};
+use linewarden_registry::{BulkOptions, Granted, Location, Registry, Settlement};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -21,8 +20,7 @@ const SEED: &str = "LINEWARDEN_TEST_CRASH_SEED";
 /// a random number of answers, at whatever they are doing then. Over all rounds no row is given twice.
 #[tokio::test]
 async fn no_row_is_leased_twice_across_kills() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("registry");
+    let (_directory, path) = nowhere();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     let pools = (1..=DEVICES).map(|id| pool_device(id, 20_000));
     registry
@@ -60,7 +58,12 @@ async fn no_row_is_leased_twice_across_kills() {
     assert!(answers >= ROUNDS, "the children leased nothing");
 }
 
-fn round_of_two(path: &Path, rng: &mut ChaCha8Rng, held: &mut HashSet<(u64, u32)>) -> u64 {
+/// Where the parent process has its registry.
+fn place() -> Option<Location> {
+    std::env::var(PATH).ok()?.parse().ok()
+}
+
+fn round_of_two(path: &Location, rng: &mut ChaCha8Rng, held: &mut HashSet<(u64, u32)>) -> u64 {
     // One pipe for both, so that its order is the order in which things happened.
     let (reader, writer) = std::io::pipe().unwrap();
     let mut children = [
@@ -120,15 +123,15 @@ fn account(line: &str, held: &mut HashSet<(u64, u32)>) {
     }
 }
 
-fn spawn(path: &Path, seed: u64, writer: &PipeWriter) -> Child {
+fn spawn(path: &Location, seed: u64, writer: &PipeWriter) -> Child {
     spawn_test("child_leases_until_it_is_killed", path, seed, writer)
 }
 
-fn spawn_test(name: &str, path: &Path, seed: u64, writer: &PipeWriter) -> Child {
+fn spawn_test(name: &str, path: &Location, seed: u64, writer: &PipeWriter) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture"])
         .arg(format!("crash::{name}"))
-        .env(PATH, path)
+        .env(PATH, path.to_string())
         .env(SEED, seed.to_string())
         .stdout(Stdio::null())
         .stderr(writer.try_clone().unwrap())
@@ -139,7 +142,7 @@ fn spawn_test(name: &str, path: &Path, seed: u64, writer: &PipeWriter) -> Child 
 #[tokio::test]
 #[ignore = "the child process of no_row_is_leased_twice_across_kills"]
 async fn child_leases_until_it_is_killed() {
-    let Some(path) = std::env::var_os(PATH).map(PathBuf::from) else {
+    let Some(path) = place() else {
         return;
     };
     let seed: u64 = std::env::var(SEED).unwrap().parse().unwrap();
@@ -190,8 +193,7 @@ fn say(what: &str, device: DeviceId, rows: &std::ops::Range<u32>) {
 /// recorded, is told. Over all rounds of killing none is given twice, and what was recorded is there, with its appraisals.
 #[tokio::test]
 async fn no_round_has_the_number_of_another_across_kills() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("registry");
+    let (_directory, path) = nowhere();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     let devices = (1..=DEVICES).map(|id| pool_device(id, 2));
     registry
@@ -245,7 +247,7 @@ async fn no_round_has_the_number_of_another_across_kills() {
 #[tokio::test]
 #[ignore = "the child process of no_round_has_the_number_of_another_across_kills"]
 async fn child_records_rounds_until_it_is_killed() {
-    let Some(path) = std::env::var_os(PATH).map(PathBuf::from) else {
+    let Some(path) = place() else {
         return;
     };
     let registry = Registry::open(path, &master_key()).await.unwrap();

@@ -82,7 +82,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
             error,
             RegistryError::NewerSchema {
                 found: 99,
-                supported: 5,
+                supported: 7,
                 ..
             }
         ),
@@ -206,11 +206,11 @@ async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     let fence = gateway(&registry).await;
     let granted = lease(&registry, &fence, 4, 0, 5).await.unwrap();
     let copy = directory.path().join("copy.registry");
-    registry.backup(&copy).await.unwrap();
+    registry.copy_to(&copy, |_| ()).await.unwrap();
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(matches!(
-        registry.backup(&copy).await,
-        Err(RegistryError::FileExists { .. })
+        registry.copy_to(&copy, |_| ()).await,
+        Err(RegistryError::AlreadyExists { .. })
     ));
     let restored = open(&copy).await.unwrap();
     assert!(restored.check().await.unwrap().is_empty());
@@ -334,7 +334,7 @@ async fn what_no_migration_makes_is_refused() {
         ),
         // Of before the last migration, which would meet it.
         (
-            "DELETE FROM _sqlx_migrations WHERE version = 5; \
+            "DELETE FROM _sqlx_migrations WHERE version = 7; \
              CREATE TRIGGER \"\u{1b}[2J\" AFTER INSERT ON _sqlx_migrations BEGIN DELETE FROM device; END",
             "trigger",
             "\\u{1b}[2J",

@@ -1,6 +1,6 @@
 //! Leasing rows: to one gateway each, in increasing order, and none lost but to a loss of memory.
 
-use crate::support::{in_memory, key_device, master_key, pool_device, pool_device_from};
+use crate::support::{in_memory, key_device, master_key, nowhere, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
     Fence, Granted, LeaseRequest, OnConflict, Registry, RegistryError, Result, Settlement,
@@ -471,8 +471,7 @@ async fn a_bulk_lease_serves_whom_it_can() {
 /// Two programs (two handles of one file), a gateway and several tasks each: no row goes to two of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_leases_never_overlap() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("registry");
+    let (_directory, path) = nowhere();
     let first = Registry::create(&path, &master_key()).await.unwrap();
     let second = Registry::open(&path, &master_key()).await.unwrap();
     first.enrol(pool_device(D.0, 400)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The registry by its interface, on SQLite itself. One program: each by itself would be built with all of it again.
+//! The registry by its interface, on SQLite itself and once more on PostgreSQL. One program: each by itself would be built with all of it again.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -9,6 +9,7 @@
 mod attestation;
 mod attestation_vandals;
 mod columns;
+mod copies;
 mod crash;
 mod enrolment;
 mod feed;
@@ -18,10 +19,12 @@ mod keys;
 mod leases;
 mod model;
 mod pairs;
+mod postgres;
 mod quarantine;
 mod renewal;
 mod roaming;
 mod rounds;
+mod service;
 mod support;
 mod transfer;
 mod vandals;

@@ -1,14 +1,13 @@
 //! Random operations against a plain model in memory, with gateways that forget, stop, and are replaced without knowing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
 
-use crate::support::{master_key, record, rows};
+use crate::support::{in_memory, is_on_postgres, master_key, nowhere, record, rows};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, Fence, Filter, LeaseRequest, OnConflict, Registry, RegistryError, Revision, Settlement,
-    Status,
+    Credentials, Fence, Filter, LeaseRequest, Location, OnConflict, Registry, RegistryError, Revision,
+    Settlement, Status,
 };
 use proptest::prelude::*;
 
@@ -98,7 +97,7 @@ struct Held {
 
 struct World {
     registry: Registry,
-    file: Option<PathBuf>,
+    file: Option<Location>,
     devices: BTreeMap<u64, Device>,
     revision: u64,
     processes: Vec<Process>,
@@ -484,11 +483,11 @@ fn run(ops: Vec<Op>, on_disk: bool) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let directory = tempfile::tempdir().unwrap();
-        let file = on_disk.then(|| directory.path().join("registry"));
+        let (_directory, place) = nowhere();
+        let file = on_disk.then_some(place);
         let registry = match &file {
             Some(path) => Registry::create(path, &master_key()).await.unwrap(),
-            None => Registry::in_memory(&master_key()).await.unwrap(),
+            None => in_memory().await,
         };
         let mut world = World {
             registry,
@@ -509,8 +508,16 @@ fn run(ops: Vec<Op>, on_disk: bool) {
     });
 }
 
+/// Fewer where each has to make its tables on a server.
+fn cases(in_memory: u32) -> u32 {
+    match is_on_postgres() {
+        true => in_memory / 8,
+        false => in_memory,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(192), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn the_registry_in_memory_agrees_with_the_model(ops in prop::collection::vec(op(), 1..60)) {
         run(ops, false);
@@ -518,7 +525,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(16), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn the_registry_on_disk_agrees_with_the_model(ops in prop::collection::vec(op(), 1..50)) {
         run(ops, true);

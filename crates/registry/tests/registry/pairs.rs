@@ -1,9 +1,8 @@
 //! Permissions for pairs as they lie in the file.
 
-use crate::support::{key_device, master_key, pool_device};
+use crate::support::{key_device, master_key, nowhere, pool_device, sql};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Registry, RegistryError};
-use sqlx::Connection as _;
 
 const A: DeviceId = DeviceId(1);
 /// With the highest bit set: bit-cast it is negative, and the higher id all the same.
@@ -12,8 +11,7 @@ const C: DeviceId = DeviceId(3);
 
 #[tokio::test]
 async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("registry");
+    let (_directory, path) = nowhere();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     registry.enrol(pool_device(A.0, 4)).await.unwrap();
     registry.enrol(key_device(B.0)).await.unwrap();
@@ -28,15 +26,12 @@ async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
     assert!(again.pairing == made.pairing, "it outlives the process");
     registry.close().await;
 
-    let connect = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
-    let mut connection = sqlx::SqliteConnection::connect_with(&connect).await.unwrap();
     for forged in [
         "UPDATE pair SET low_id = 3",
         "INSERT INTO pair (low_id, high_id, mac) VALUES (1, 3, zeroblob(16))",
     ] {
-        sqlx::query(forged).execute(&mut connection).await.unwrap();
+        sql(&path, forged).await;
     }
-    connection.close().await.unwrap();
     let registry = Registry::open(&path, &master_key()).await.unwrap();
     for (a, b) in [(C, B), (A, C)] {
         let refused = registry.pair_key(a, b, 120).await;

@@ -1,7 +1,7 @@
 //! Quarantine: nobody gets a device in that is shut out, nor loses that it is.
 
 use crate::support::{
-    fleet_file, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
+    fleet_of_40, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
 };
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_registry::{
@@ -182,7 +182,7 @@ async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
 /// New credentials, an export and its import, a backup: none of them lets the device in. Revocation goes further.
 #[tokio::test]
 async fn it_lasts_through_replacement_export_and_backup() {
-    let (directory, path) = fleet_file().await;
+    let (directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
     shut_out(&registry, &these(&[2, 3]), NOW_S).await;
     let anew = vec![pool_device_from(2, 100, 9)];
@@ -203,7 +203,7 @@ async fn it_lasts_through_replacement_export_and_backup() {
         .await
         .unwrap();
     let copy = directory.path().join("copy.registry");
-    registry.backup(&copy).await.unwrap();
+    registry.copy_to(&copy, |_| ()).await.unwrap();
     let other = in_memory().await;
     other
         .import_file(&file, &key, BulkOptions::default(), |_| ())
@@ -267,7 +267,7 @@ async fn it_cannot_be_edited() {
         "UPDATE device SET quarantined_at_s = 1 WHERE device_id = 2",
         "UPDATE device SET quarantined_reason = 'other' WHERE device_id = 2",
     ] {
-        let (_directory, path) = fleet_file().await;
+        let (_directory, path) = fleet_of_40().await;
         let registry = open(&path).await.unwrap();
         let fence = lease_all(&registry, 1..=3).await;
         shut_out(&registry, &these(&[2]), NOW_S).await;
@@ -302,7 +302,7 @@ async fn it_cannot_be_edited() {
         // And put there by somebody, it shuts nobody else out.
         let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
     }
-    let (_directory, path) = fleet_file().await;
+    let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET mac = zeroblob(16) WHERE device_id = 2").await;
     let registry = open(&path).await.unwrap();
     let before = registry.revision().await.unwrap();
@@ -326,16 +326,19 @@ async fn it_cannot_be_edited() {
 /// A registry of before there were quarantines: its codes fit, and its devices are let in.
 #[tokio::test]
 async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
-    let (_directory, path) = fleet_file().await;
+    let (_directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
     registry.revoke(DeviceId(5), "lost", NOW_S).await.unwrap();
     registry.close().await;
     sql(
         &path,
-        "ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
+        "DROP INDEX device_by_name; DROP INDEX device_revoked; DROP INDEX device_quarantined; \
+         ALTER TABLE registry DROP COLUMN moved_to; ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
          ALTER TABLE registry DROP COLUMN attest_revision; DROP TABLE attest_group; DROP TABLE prover; DROP TABLE period; \
          DROP TABLE round_number; DROP TABLE attest_round; DROP TABLE appraisal; DROP TABLE evidence; \
-         DELETE FROM _sqlx_migrations WHERE version = 5",
+         DROP TABLE journal; DROP TABLE api_user; DROP TABLE api_session; DROP TABLE api_answer; DROP TABLE gateway_book; \
+         DROP TABLE gateway_state; DROP TABLE quarantine_order; DROP TABLE signer; \
+         DELETE FROM _sqlx_migrations WHERE version >= 5",
     )
     .await;
     let registry = open(&path).await.unwrap();
@@ -349,4 +352,53 @@ async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
     shut_out(&registry, &these(&[1]), NOW_S).await;
     let fence = gateway(&registry).await;
     assert!(lease(&registry, &fence, 1, 0, 4).await.is_err());
+}
+
+/// What somebody has ordered stands until somebody lifts it.
+#[tokio::test]
+async fn an_order_is_not_lifted_by_a_proof() {
+    let registry = fleet(3).await;
+    registry
+        .set_group(&crate::support::attestation::group("pumps"), NOW_S)
+        .await
+        .unwrap();
+    let prover = crate::support::attestation::prover(2);
+    registry.enrol_prover(prover, NOW_S).await.unwrap();
+    let enrolled_at = registry.prover(DeviceId(2)).await.unwrap().unwrap().enrolled_at();
+    let revision = registry
+        .quarantine_by_order(DeviceId(2), "odd traffic", NOW_S)
+        .await
+        .unwrap();
+    assert_eq!(registry.get(DeviceId(2)).await.unwrap().revision, revision);
+    assert_eq!(
+        registry.readmit_prover(DeviceId(2), enrolled_at).await.unwrap(),
+        None
+    );
+    assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
+    // One that is in quarantine by itself already, too.
+    shut_out(&registry, &these(&[3]), NOW_S).await;
+    registry
+        .quarantine_by_order(DeviceId(3), "odd traffic", NOW_S)
+        .await
+        .unwrap();
+    registry.readmit(DeviceId(2)).await.unwrap();
+    registry.load(DeviceId(2)).await.unwrap();
+    shut_out(&registry, &these(&[2]), NOW_S).await;
+    assert!(
+        registry
+            .readmit_prover(DeviceId(2), enrolled_at)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    registry.revoke(DeviceId(1), "lost", NOW_S).await.unwrap();
+    let revoked = registry
+        .quarantine_by_order(DeviceId(1), "odd traffic", NOW_S)
+        .await;
+    assert!(matches!(revoked, Err(RegistryError::Revoked { .. })));
+    let unknown = registry
+        .quarantine_by_order(DeviceId(9), "odd traffic", NOW_S)
+        .await;
+    assert!(matches!(unknown, Err(RegistryError::UnknownDevice { .. })));
+    assert!(registry.check().await.unwrap().is_empty());
 }

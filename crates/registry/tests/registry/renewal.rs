@@ -1,12 +1,11 @@
 //! What devices renew by themselves: rows at the end of a pool, keys of key mode, each ticket once.
 
-use crate::support::{gateway, in_memory, key_device, master_key, pool_device, rows, wish};
+use crate::support::{gateway, in_memory, key_device, master_key, nowhere, pool_device, rows, sql, wish};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, Settlement,
 };
-use sqlx::Connection as _;
 
 const POOL: DeviceId = DeviceId(0xd1);
 const KEY: DeviceId = DeviceId(0xd2);
@@ -199,8 +198,7 @@ async fn a_revoked_or_unknown_device_renews_nothing() {
 
 #[tokio::test]
 async fn a_number_set_back_in_the_file_is_found() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("registry");
+    let (_directory, path) = nowhere();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     registry.enrol(pool_device(POOL.0, 4)).await.unwrap();
     for number in [1, 2] {
@@ -211,13 +209,7 @@ async fn a_number_set_back_in_the_file_is_found() {
         );
     }
     registry.close().await;
-    let connect = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
-    let mut connection = sqlx::SqliteConnection::connect_with(&connect).await.unwrap();
-    sqlx::query("UPDATE ticket SET number = 1")
-        .execute(&mut connection)
-        .await
-        .unwrap();
-    drop(connection);
+    sql(&path, "UPDATE ticket SET number = 1").await;
     let registry = Registry::open(&path, &master_key()).await.unwrap();
     let refused = registry.renew(POOL, 3, behind(6, 1)).await;
     assert!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use linewarden_p4runtime::evidence;
 use linewarden_p4runtime::server::{Options, Routes, Service};
 use linewarden_p4runtime::target::EventReceiver;
-use linewarden_p4runtime::tls::ServerTls;
+use linewarden_tls::ServerTls;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

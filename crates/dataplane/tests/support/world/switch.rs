@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
 use linewarden_dataplane::{Config, Counters, DataPlane as _, DataPlaneError, Event, StoreError};
-use linewarden_p4runtime::tls::{ClientTls, Identity, ServerTls};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
@@ -17,6 +16,7 @@ use linewarden_protocol::wire::AttestRequest;
 use linewarden_switch::hosted::{HostOptions, Hosted};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
 use linewarden_switch::ports::{PortId, PortSet};
+use linewarden_tls::{ClientTls, Identity, ServerTls};
 
 use super::authority::Authority;
 use super::events::{Before, began};

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::ProgressBar;
-use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, OnDamage, Progress};
+use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, OnDamage};
 
 use crate::cmd::device::list::left_out;
 use crate::failure::Failure;
-use crate::output::{Output, counted};
+use crate::output::{Output, counted, show};
 use crate::registry::{RegistryArgs, block_on};
 
 /// Where to.
@@ -60,13 +59,6 @@ pub struct ImportArgs {
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
-}
-
-fn show(bar: &ProgressBar, progress: Progress) {
-    if let Some(total) = progress.total {
-        bar.set_length(total);
-    }
-    bar.set_position(progress.done);
 }
 
 /// Writes the file.

@@ -9,13 +9,13 @@ use linewarden_p4runtime::arbitration::Limits;
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::{Pipeline, Target as _, events};
-use linewarden_p4runtime::tls::ServerTls;
 use linewarden_switch::clock::Clock;
 use linewarden_switch::control::server::{Server, ServerError};
 use linewarden_switch::control::{Control, Wire};
 use linewarden_switch::ports::{PortId, PortSet};
 use linewarden_switch::switch::{Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
+use linewarden_tls::ServerTls;
 use serde::Serialize;
 
 use super::attest::AttestArgs;

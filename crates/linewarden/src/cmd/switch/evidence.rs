@@ -7,7 +7,7 @@ use clap::Args;
 use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_evidence::statement::Nonce;
 use linewarden_p4runtime::evidence::{AskError, Client, Digests, Listing};
-use linewarden_p4runtime::tls::ClientTls;
+use linewarden_tls::ClientTls;
 use serde::Serialize;
 
 use super::tls::ClientTlsArgs;

@@ -1,18 +1,12 @@
 //! Files and flags of TLS: those of the switch's server, and those of who asks it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use linewarden_files::read_bounded;
-use linewarden_p4runtime::tls::{ClientTls, Identity, Part, ServerTls, TlsError};
+use linewarden_tls::{ClientTls, ServerTls};
 
 use crate::failure::Failure;
-use crate::secret_file;
-
-/// The longest chain or bundle that is read.
-const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
-/// A key of RSA with 16,384 bits is below 13 KB.
-const KEY_BYTES_MAX: usize = 16_384;
+use crate::tls::{certificates, identity, in_file};
 
 /// How controllers reach the server. The flags are simple_switch_grpc's.
 #[derive(Args, Debug)]
@@ -99,22 +93,4 @@ impl ClientTlsArgs {
             _ => "if it asks for a certificate, this one has expired or is not of the CA that it believes",
         }
     }
-}
-
-fn identity(cert: &Path, key: &Path) -> Result<Identity, Failure> {
-    let chain = certificates(cert)?;
-    let secret = secret_file::read(key, KEY_BYTES_MAX)?;
-    Identity::from_pem(&chain, &secret).map_err(|error| match error.part {
-        Part::Key => in_file(key, &error),
-        _ => in_file(cert, &error),
-    })
-}
-
-fn certificates(path: &Path) -> Result<Vec<u8>, Failure> {
-    read_bounded(path, CERTIFICATES_BYTES_MAX)
-        .map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))
-}
-
-fn in_file(path: &Path, error: &TlsError) -> Failure {
-    Failure::input(format_args!("{}: {}", path.display(), error.why))
 }

@@ -20,7 +20,7 @@ use linewarden_p4runtime::proto::{DESCRIPTORS, v1};
 use linewarden_p4runtime::server::Routes;
 use linewarden_p4runtime::server::{Options, Service};
 use linewarden_p4runtime::target::Pipeline;
-use linewarden_p4runtime::tls::ServerTls;
+use linewarden_tls::ServerTls;
 use memory::Memory;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio::sync::oneshot;

@@ -3,13 +3,16 @@
 pub mod attestation;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceRecord, Fence, Granted, LeaseRequest, MasterKey, PoolRow, Registry,
-    RegistryError, Result,
+    BulkOptions, Credentials, DeviceRecord, Fence, Granted, LeaseRequest, Location, MasterKey, PoolRow,
+    Registry, RegistryError, Result,
 };
+use linewarden_testbed::Postgres;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 
@@ -17,8 +20,41 @@ pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
 }
 
+/// Where the program runs itself again with all registries on PostgreSQL: the server's directory.
+pub const ON_POSTGRES: &str = "LINEWARDEN_TEST_REGISTRIES_ON_POSTGRES";
+
+/// The server that this run has its registries on.
+pub fn server() -> Option<&'static Postgres> {
+    static SERVER: OnceLock<Option<Postgres>> = OnceLock::new();
+    let attach = || Some(Postgres::attach(Path::new(&std::env::var_os(ON_POSTGRES)?)));
+    SERVER.get_or_init(attach).as_ref()
+}
+
+/// Whether registries are on PostgreSQL in this run.
+pub fn is_on_postgres() -> bool {
+    server().is_some()
+}
+
+/// A place where no registry is, as long as the directory is kept.
+pub fn nowhere() -> (TempDir, Location) {
+    static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let location = match server() {
+        Some(server) => {
+            let schema = format!("test_{}", SCHEMAS.fetch_add(1, Relaxed));
+            server.new_schema(&schema).unwrap().parse().unwrap()
+        }
+        None => Location::Sqlite(directory.path().join("fleet.registry")),
+    };
+    (directory, location)
+}
+
+/// A new registry that nobody opens again.
 pub async fn in_memory() -> Registry {
-    Registry::in_memory(&master_key()).await.unwrap()
+    match server() {
+        Some(_) => Registry::create(nowhere().1, &master_key()).await.unwrap(),
+        None => Registry::in_memory(&master_key()).await.unwrap(),
+    }
 }
 
 /// Rows whose bytes tell device, number and generation apart.
@@ -108,11 +144,23 @@ pub async fn lease(
     registry.lease(fence, &[wish]).await?.remove(0)
 }
 
-/// A closed registry of 40 devices with 100 rows, about 120 KiB.
+/// A closed registry of 40 devices with 100 rows.
+pub async fn fleet_of_40() -> (TempDir, Location) {
+    let (directory, place) = nowhere();
+    fill(&place).await;
+    (directory, place)
+}
+
+/// The same in a file, whatever the others are in, about 120 KiB.
 pub async fn fleet_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.registry");
-    let registry = Registry::create(&path, &master_key()).await.unwrap();
+    fill(&Location::from(&path)).await;
+    (directory, path)
+}
+
+async fn fill(place: &Location) {
+    let registry = Registry::create(place, &master_key()).await.unwrap();
     registry
         .enrol_bulk(
             (1..=40).map(|id| pool_device(id, 100)),
@@ -122,15 +170,23 @@ pub async fn fleet_file() -> (TempDir, PathBuf) {
         .await
         .unwrap();
     registry.close().await;
-    (directory, path)
 }
 
-pub async fn open(path: &Path) -> std::result::Result<Registry, RegistryError> {
-    Registry::open(path, &master_key()).await
+pub async fn open(place: impl Into<Location>) -> std::result::Result<Registry, RegistryError> {
+    Registry::open(place, &master_key()).await
 }
 
-/// Changes the file behind the registry's back, as somebody with a SQL shell would.
-pub async fn sql(path: &Path, statement: &str) {
+/// Changes the registry behind its own back, as somebody with a SQL shell would.
+pub async fn sql(place: impl Into<Location>, statement: &str) {
+    assert!(try_sql(place, statement).await, "{statement}");
+}
+
+/// The same; `false` if that is what the database's own types forbid.
+pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
+    let place = place.into();
+    let Some(path) = place.file() else {
+        return psql(&place, statement);
+    };
     let options = sqlx::sqlite::SqliteConnectOptions::new()
         .filename(path)
         .foreign_keys(false);
@@ -138,4 +194,37 @@ pub async fn sql(path: &Path, statement: &str) {
     let statement = sqlx::AssertSqlSafe(statement.to_owned());
     connection.execute(sqlx::raw_sql(statement)).await.unwrap();
     connection.close().await.unwrap();
+    true
 }
+
+fn psql(location: &Location, statement: &str) -> bool {
+    let location = location.to_string();
+    let (_, schema) = location.split_once("[search_path]=").unwrap();
+    let statement = statement.replace("x'", "'\\x");
+    let statement = ["16", "2440"].iter().fold(statement, |statement, bytes| {
+        let zeros = format!("decode(repeat('00', {bytes}), 'hex')");
+        statement.replace(&format!("zeroblob({bytes})"), &zeros)
+    });
+    // Foreign keys are triggers there, which a replica does not run.
+    let statement =
+        format!("SET search_path = {schema}; SET session_replication_role = replica; {statement}");
+    match server().unwrap().psql(&statement) {
+        Ok(_) => true,
+        Err(error) => {
+            let said = error.to_string();
+            assert!(
+                TYPES.iter().any(|refusal| said.contains(refusal)),
+                "{statement}: {said}"
+            );
+            false
+        }
+    }
+}
+
+/// How PostgreSQL says that a value is none of the column's type.
+const TYPES: [&str; 4] = [
+    "out of range",
+    "invalid input syntax",
+    "violates not-null",
+    "violates unique",
+];

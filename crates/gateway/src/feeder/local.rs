@@ -1,151 +1,28 @@
-//! The controller's side of the exchange: questions in, answers out, on a thread of its own.
-//!
-//! Six tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
-//! wants to authenticate behind either, nor anybody behind reports of sessions, attestation or a slow key.
+//! A controller in the same process.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use linewarden_controller::attest::{RoundOutcome, Verifier};
-use linewarden_controller::trust::{Scrutiny, Times, Verdict};
+use linewarden_controller::attest::Verifier;
+use linewarden_controller::trust::{Scrutiny, Verdict};
 use linewarden_controller::{Chunk, Controller, Denial, Leases, Link, Reported, SessionReport};
 use linewarden_dataplane::{Measurement, Opening};
 use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{BootId, Moment, RegistryError};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::{ended_s, now_s, random_32, report_of, times};
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::gateway::random;
 use crate::time::{Clock, boot_id};
 
-/// Where questions are handed in.
-pub(crate) struct Desks {
-    resume: UnboundedSender<Ask>,
-    rows: UnboundedSender<Ask>,
-    reports: UnboundedSender<Ask>,
-    changes: UnboundedSender<Ask>,
-    evidence: UnboundedSender<Ask>,
-    attestation: UnboundedSender<Ask>,
-}
-
-impl Desks {
-    /// Without a thread behind them no answer comes; the node goes on with what it holds.
-    pub(crate) fn hand_in(&self, ask: Ask) {
-        let desk = match ask {
-            Ask::Resume => &self.resume,
-            // In one line: what is given back must be so before it is asked for again.
-            Ask::Lease(_) | Ask::Receive { .. } | Ask::Settle(_) => &self.rows,
-            Ask::Report(_) => &self.reports,
-            Ask::Enter | Ask::Changes { .. } => &self.changes,
-            Ask::Evidence { .. } => &self.evidence,
-            // In one line: what is decided about a prover is what its next keys go by.
-            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) | Ask::ProverIds { .. } => {
-                &self.attestation
-            }
-        };
-        drop(desk.send(ask));
-    }
-}
-
-/// What serves the desks.
-pub(crate) struct Feeder {
-    office: Office,
-    resume: UnboundedReceiver<Ask>,
-    rows: UnboundedReceiver<Ask>,
-    reports: UnboundedReceiver<Ask>,
-    changes: UnboundedReceiver<Ask>,
-    evidence: UnboundedReceiver<Ask>,
-    attestation: UnboundedReceiver<Ask>,
-}
-
-impl Feeder {
-    pub(crate) fn new(
-        controller: Controller,
-        gateway: GatewayId,
-        source: Option<EvidenceSource>,
-    ) -> (Self, Desks) {
-        let (resume, resume_inbox) = unbounded_channel();
-        let (rows, rows_inbox) = unbounded_channel();
-        let (reports, reports_inbox) = unbounded_channel();
-        let (changes, changes_inbox) = unbounded_channel();
-        let (evidence, evidence_inbox) = unbounded_channel();
-        let (attestation, attestation_inbox) = unbounded_channel();
-        let feeder = Self {
-            office: Office {
-                controller,
-                gateway,
-                boot: boot_id(),
-                link: tokio::sync::Mutex::default(),
-                source,
-            },
-            resume: resume_inbox,
-            rows: rows_inbox,
-            reports: reports_inbox,
-            changes: changes_inbox,
-            evidence: evidence_inbox,
-            attestation: attestation_inbox,
-        };
-        let desks = Desks {
-            resume,
-            rows,
-            reports,
-            changes,
-            evidence,
-            attestation,
-        };
-        (feeder, desks)
-    }
-
-    /// Answers until the desks are gone.
-    pub(crate) async fn serve(self, answer: impl Fn(Answer)) {
-        let Self {
-            office,
-            resume,
-            rows,
-            reports,
-            changes,
-            evidence,
-            attestation,
-        } = self;
-        tokio::join!(
-            office.serve(resume, &answer),
-            office.serve(rows, &answer),
-            office.serve(reports, &answer),
-            office.serve(changes, &answer),
-            office.serve(evidence, &answer),
-            office.serve(attestation, &answer),
-        );
-    }
-}
-
 /// What a line of questions goes on with, by the number of the registration that it is of.
 #[derive(Default)]
-struct Course {
+pub(super) struct Course {
     leases: Option<(u64, Leases)>,
     verifier: Option<(u64, Verifier)>,
 }
 
-fn random_32() -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    for eight in bytes.chunks_exact_mut(8) {
-        eight.copy_from_slice(&random()?);
-    }
-    Some(bytes)
-}
-
-fn now_s() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_1970.map_or(0, |time| time.as_secs())
-}
-
-/// When a round ended, in seconds since 1970-01-01 UTC.
-fn ended_s(round: &RoundOutcome, now_s: u64) -> u64 {
-    let age_ns = Clock::now().boot_ns.saturating_sub(round.ended_ns);
-    now_s.saturating_sub(age_ns / 1_000_000_000)
-}
-
-struct Office {
+/// Asks it directly.
+pub(super) struct Office {
     controller: Controller,
     gateway: GatewayId,
     boot: Option<BootId>,
@@ -154,14 +31,17 @@ struct Office {
 }
 
 impl Office {
-    async fn serve(&self, mut asks: UnboundedReceiver<Ask>, answer: &impl Fn(Answer)) {
-        let mut course = Course::default();
-        while let Some(ask) = asks.recv().await {
-            answer(self.answer(ask, &mut course).await);
+    pub(super) fn new(controller: Controller, gateway: GatewayId, source: Option<EvidenceSource>) -> Self {
+        Self {
+            controller,
+            gateway,
+            boot: boot_id(),
+            link: tokio::sync::Mutex::default(),
+            source,
         }
     }
 
-    async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
+    pub(super) async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
         self.controller.pass_time(Clock::now().boot_ns);
         match ask {
             Ask::Enter => {
@@ -248,16 +128,12 @@ impl Office {
     }
 
     async fn report(&self, openings: &[Opening], now_ns: u64) -> Result<Vec<Reported>, RegistryError> {
-        let Some(now) = self.moment(now_ns) else {
+        let Some(now) = self.controller.moment(self.moment(now_ns)).await? else {
             return Ok(vec![Reported::Newest; openings.len()]);
         };
         let reports: Vec<SessionReport> = openings
             .iter()
-            .map(|opening| SessionReport {
-                message: opening.response,
-                loc: opening.loc,
-                age_ns: now_ns.saturating_sub(opening.began_ns),
-            })
+            .map(|opening| report_of(opening, now_ns))
             .collect();
         self.link().await?.report(&reports, now).await
     }
@@ -347,12 +223,5 @@ impl Office {
             }
             _ => denial.into(),
         }
-    }
-}
-
-fn times() -> Times {
-    Times {
-        now_ns: Clock::now().boot_ns,
-        now_s: now_s(),
     }
 }

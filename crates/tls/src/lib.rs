@@ -3,6 +3,7 @@
 //!
 //! A server proves with its certificate who it is. With a CA for clients it also asks each client for a certificate, before
 //! it reads anything else: whoever has one of that CA may then do everything. Nobody looks for revoked certificates.
+#![forbid(unsafe_code)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::ParsedCertificate;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore};
 use thiserror::Error;
@@ -132,7 +133,40 @@ impl ServerTls {
         self.client_ca.is_some()
     }
 
-    pub(crate) fn to_tonic(&self) -> ServerTlsConfig {
+    /// For servers that do their own handshakes. Who has no certificate of the CA for clients may come in without one; who shows one
+    /// of another CA may not.
+    ///
+    /// # Errors
+    /// What was judged to be right before, and is not.
+    pub fn to_rustls(&self, protocols: &[&[u8]]) -> Result<rustls::ServerConfig, TlsError> {
+        let chain = certificates(Part::Certificate, &self.identity.chain)?;
+        let wrong = |why: String| TlsError::new(Part::Key, why);
+        let key =
+            PrivateKeyDer::from_pem_slice(&self.identity.key).map_err(|error| wrong(error.to_string()))?;
+        let builder = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(error.to_string()))?;
+        let builder = match &self.client_ca {
+            Some(ca) => {
+                let roots = Arc::new(roots(ca)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|error| TlsError::new(Part::Ca, error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| wrong(error.to_string()))?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(config)
+    }
+
+    /// For tonic.
+    #[must_use]
+    pub fn to_tonic(&self) -> ServerTlsConfig {
         // What tonic builds its configuration with.
         provider();
         let config = ServerTlsConfig::new()
@@ -186,7 +220,9 @@ impl ClientTls {
         self
     }
 
-    fn to_tonic(&self) -> ClientTlsConfig {
+    /// For tonic.
+    #[must_use]
+    pub fn to_tonic(&self) -> ClientTlsConfig {
         let mut config = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&self.ca))
             .timeout(HANDSHAKE_TIMEOUT);
@@ -242,12 +278,29 @@ fn certificates(part: Part, text: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     Ok(certificates)
 }
 
+/// The first certificate (DER) of a chain in PEM.
+///
+/// # Errors
+/// There is none.
+pub fn first_certificate(chain: &[u8]) -> Result<Vec<u8>, TlsError> {
+    let certificates = certificates(Part::Certificate, chain)?;
+    let first = certificates.into_iter().next();
+    first
+        .map(|certificate| certificate.to_vec())
+        .ok_or_else(|| TlsError::new(Part::Certificate, "holds no certificate in PEM"))
+}
+
 fn trusted(text: &[u8]) -> Result<Vec<u8>, TlsError> {
+    roots(text)?;
+    Ok(text.to_vec())
+}
+
+fn roots(text: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(Part::Ca, text)? {
         roots
             .add(certificate)
             .map_err(|error| TlsError::new(Part::Ca, format!("cannot be used: {error}")))?;
     }
-    Ok(text.to_vec())
+    Ok(roots)
 }

@@ -1,0 +1,188 @@
+//! `linewarden controller`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use linewarden_controller::attest::Signer;
+use linewarden_controller::{Controller, Policy};
+use linewarden_service::{Service, ServiceOptions};
+use serde::Serialize;
+
+use crate::config_file::ConfigFile;
+use crate::controller_config::ControllerConfig;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::signals::{Signals, Told};
+use crate::{log, registry, secret_file, service_manager, tls};
+
+/// What is told if the configuration says nothing.
+const LOG_LEVEL: &str = "info";
+/// Longest key that signs results.
+const SIGNING_KEY_BYTES_MAX: usize = 16_384;
+
+/// How to run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Serves the API, the dashboard and gateways by TLS at one address, and metrics at another. SIGHUP reads certificates and their CA again, for \
+connections from then on; SIGINT and SIGTERM end it. Several controllers may stand over one registry on PostgreSQL.
+
+Examples:
+  linewarden certificate ca --out pki
+  linewarden certificate controller --ca pki --name ctl.example --out ctl
+  linewarden registry create --registry fleet.registry --key-file master.key
+  linewarden user add alice --role admin --config controller.toml
+  linewarden controller --config controller.toml
+
+`linewarden config example controller` prints a commented configuration.")]
+pub struct ControllerArgs {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// JSON for machines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A line for machines.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line<'a> {
+    Started {
+        name: &'a str,
+        address: String,
+        metrics: Option<String>,
+    },
+    Reloaded,
+    ReloadRefused {
+        error: String,
+    },
+    Stopped,
+}
+
+/// Reads a controller's configuration, its paths made absolute.
+///
+/// # Errors
+/// All mistakes in it.
+pub fn read(path: &std::path::Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
+    let mut file = ConfigFile::<ControllerConfig>::read(path)?;
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    Ok(file)
+}
+
+/// Runs until it is told to stop.
+pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+    let file = read(&args.config)?;
+    let config = &file.value;
+    log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
+    let output = Output::new(args.json);
+    // Before the first thread, so that only this one takes the signals.
+    let signals = Signals::of_gateway()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("lw-service")
+        .enable_all()
+        .build()?;
+    let files = tls::Files {
+        ca: config.tls.ca.clone(),
+        cert: config.tls.cert.clone(),
+        key: config.tls.key.clone(),
+        domain: None,
+    };
+    let identity = files.read_server()?;
+    let signer = signer(config)?;
+    let registry = runtime.block_on(registry::open(&config.registry))?;
+    let policy = Policy {
+        lease_rows: config.rows.lease_rows,
+        mark_block: config.rows.mark_block,
+    };
+    let controller = Controller::new(registry.clone(), policy);
+    let (controller, signer) = match signer {
+        Some(text) => {
+            let read = || Signer::from_pem(&text).map_err(|error| Failure::input(error.to_string()));
+            (controller.signing(read()?), Some(Arc::new(read()?)))
+        }
+        None => (controller, None),
+    };
+    let name = name(config);
+    let started = Service::start(ServiceOptions {
+        name: name.clone(),
+        listen: config.service.listen,
+        metrics: config.service.metrics,
+        tls: identity,
+        registry: registry.clone(),
+        controller,
+        signer,
+    });
+    let service = runtime.block_on(started).map_err(Failure::failed)?;
+    output.object(&Line::Started {
+        name: &name,
+        address: service.address().to_string(),
+        metrics: service.metrics_address().map(|at| at.to_string()),
+    })?;
+    output.line(format_args!("controller {name}: https://{}", service.address()))?;
+    if let Some(metrics) = service.metrics_address() {
+        output.line(format_args!("metrics: http://{metrics}/metrics"))?;
+    }
+    service_manager::tell(service_manager::READY);
+    loop {
+        match signals.wait(Duration::from_secs(1))? {
+            None | Some(Told::Count) => {}
+            Some(Told::Stop) => break,
+            Some(Told::Reload) => {
+                service_manager::tell(&service_manager::reloading());
+                reload(&service, &files, output)?;
+                service_manager::tell(service_manager::READY);
+            }
+        }
+    }
+    service_manager::tell(service_manager::STOPPING);
+    output.line("stopping")?;
+    runtime.block_on(async {
+        service.stop().await;
+        registry.close().await;
+    });
+    output.object(&Line::Stopped)
+}
+
+fn reload(service: &Service, files: &tls::Files, output: Output) -> Result<(), Failure> {
+    let exchanged = files
+        .read_server()
+        .and_then(|identity| service.exchange_tls(&identity).map_err(Failure::failed));
+    match exchanged {
+        Ok(()) => {
+            output.object(&Line::Reloaded)?;
+            output.line("certificates were read again")
+        }
+        Err(failure) => {
+            tracing::error!(%failure, "the certificates of before stay");
+            output.object(&Line::ReloadRefused {
+                error: failure.to_string(),
+            })?;
+            output.line(format_args!("the certificates of before stay: {failure}"))
+        }
+    }
+}
+
+fn signer(config: &ControllerConfig) -> Result<Option<String>, Failure> {
+    let Some(path) = &config.attest.signing_key else {
+        return Ok(None);
+    };
+    let text = secret_file::read(path, SIGNING_KEY_BYTES_MAX)?;
+    let text = String::from_utf8(text.to_vec());
+    text.map(Some)
+        .map_err(|_| Failure::input(format!("{}: is no text", path.display())))
+}
+
+fn name(config: &ControllerConfig) -> String {
+    let host = || {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = name.trim();
+        match name.is_empty() {
+            true => "controller".to_owned(),
+            false => name.to_owned(),
+        }
+    };
+    config.service.name.clone().unwrap_or_else(host)
+}

@@ -1,0 +1,72 @@
+//! Registries where they are: copies, backups put back, and moves between files and PostgreSQL.
+
+use super::*;
+use linewarden_testbed::{Postgres, PostgresOptions};
+
+#[test]
+fn a_registry_moves_to_postgresql_and_back() {
+    let server = match Postgres::start(PostgresOptions::default()) {
+        Ok(server) => server,
+        Err(missing) => {
+            println!("SKIPPED: needs PostgreSQL: {missing}");
+            return;
+        }
+    };
+    let database = server.new_schema("fleet").unwrap();
+    let site = Site::new();
+    site.on_registry("device enroll simulated --count 5 --rows 2 --out devices")
+        .ok();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    site.on_registry("device revoke d1 --reason stolen").ok();
+
+    let moved = site
+        .run(&format!(
+            "registry migrate --from sqlite:fleet.registry --to {database} --key-file master.key"
+        ))
+        .ok();
+    assert!(moved.contains("the same in both (SHA-256 "), "{moved}");
+    let away = site.on_registry("device list").refused(1);
+    assert!(away.contains("was moved to postgres://"), "{away}");
+
+    let there = |command: &str| site.run(&format!("{command} --registry {database} --key-file master.key"));
+    there("registry check").ok();
+    let shown = there("device show d1").ok();
+    assert!(shown.contains("stolen"), "{shown}");
+    there("device enroll simulated --device d2 --rows 2 --out devices").ok();
+    there("registry backup copy.registry").ok();
+    assert_eq!(
+        fs::metadata(site.path("copy.registry"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o600
+    );
+    let again = there("registry backup copy.registry").refused(1);
+    assert!(again.contains("exists already"), "{again}");
+
+    site.run("registry restore copy.registry --to restored.registry --key-file master.key")
+        .ok();
+    let listed = site
+        .run("device list --json --registry restored.registry --key-file master.key")
+        .ok();
+    assert_eq!(listed.lines().count(), 7, "{listed}");
+
+    let made = there("registry create").refused(1);
+    assert!(made.contains("exists already"), "{made}");
+}
+
+/// A password in an address is nobody's business but the server's.
+#[test]
+fn no_password_is_told() {
+    let site = Site::new();
+    let words = "device list --registry postgres://u:secret@127.0.0.1:9/fleet --key-file master.key";
+    let said = site.run(words).refused(1);
+    assert!(
+        said.contains("u:...@127.0.0.1:9") && !said.contains("secret"),
+        "{said}"
+    );
+    let said = site.run("device list --registry postgres://u:secret@h:port/d --key-file master.key");
+    assert!(said.code == 2 && !said.err.contains("secret"), "{}", said.err);
+}

@@ -1,0 +1,112 @@
+//! A controller, a gateway that only knows it by the network, and a device, as their users run them.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+
+use crate::Place;
+use crate::support::{free_port, run};
+
+const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nlease_s = 2\nslots = 100\nthreads = 1\n";
+
+fn files(place: &Place<'_>, api: u16, metrics: u16, port: u16) {
+    let at = place.directory;
+    place.run("certificate ca --out pki");
+    place.run("certificate controller --ca pki --name localhost --name 127.0.0.1 --out ctl");
+    place.run("certificate gateway --ca pki --id 5 --out gateway-5");
+    place.run("certificate gateway --ca pki --id 6 --out gateway-6");
+    place.run("registry create --registry fleet.registry --key-file master.key");
+    std::fs::write(
+        at.join("controller.toml"),
+        format!(
+            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:{api}\"\nmetrics = \"127.0.0.1:{metrics}\"\n\
+             [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
+             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+        ),
+    )
+    .unwrap();
+    let section = |certificate: &str| {
+        format!(
+            "{GATEWAY}port = {port}\n[controller]\naddresses = [\"127.0.0.1:{api}\"]\nca = \"pki/ca.pem\"\n\
+             cert = \"{certificate}.pem\"\nkey = \"{certificate}.key\"\n"
+        )
+    };
+    std::fs::write(at.join("gateway.toml"), section("gateway-5")).unwrap();
+    std::fs::write(at.join("other.toml"), section("gateway-6")).unwrap();
+}
+
+/// What a page in the clear says.
+fn page(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place {
+        directory: directory.path(),
+        wrapper: Vec::new(),
+    };
+    let (api, metrics, port) = (free_port(), free_port(), free_port());
+    files(&place, api, metrics, port);
+    for key in ["pki/ca.key", "ctl.key", "gateway-5.key"] {
+        assert_eq!(mode(&directory.path().join(key)), 0o600, "{key}");
+    }
+    place.run("check --machine gateway.toml");
+    place.run("check controller.toml");
+    // One with another gateway's certificate does not start.
+    let mut refused = place.command("serve --config other.toml");
+    let said = refused.output().unwrap();
+    assert_eq!(said.status.code(), Some(2));
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("is of gateway 6, and this is gateway 5"), "{said}");
+
+    place.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
+    let token = run(place.command("user add alice --role operator --config controller.toml"));
+    assert!(token.starts_with("lw_"), "{token}");
+    let controller = place.start("controller --config controller.toml --json");
+    controller.event("started");
+    assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
+    assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 200"));
+
+    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    gateway.wait_for("loaded fleet", |line| {
+        line["event"] == "status" && line["loaded"] == true
+    });
+    let words = format!("agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --json");
+    let agent = place.start(&words);
+    for _ in 0..3 {
+        agent.event("authenticated");
+    }
+    // Certificates are exchanged while it runs: everybody goes on.
+    std::fs::remove_file(directory.path().join("ctl.pem")).unwrap();
+    std::fs::remove_file(directory.path().join("ctl.key")).unwrap();
+    place.run("certificate controller --ca pki --name 127.0.0.1 --out ctl");
+    controller.signal(Signal::SIGHUP);
+    controller.event("reloaded");
+    agent.event("authenticated");
+    place.run("device revoke d1 --reason lost --registry fleet.registry --key-file master.key");
+    gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    agent.event("expired");
+
+    place.run("user remove alice --config controller.toml");
+    agent.terminate();
+    let told = gateway.terminate();
+    assert_eq!(told.last().unwrap()["settled"], true, "{:?}", told.last());
+    assert_eq!(controller.terminate().last().unwrap()["event"], "stopped");
+}

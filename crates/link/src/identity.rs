@@ -1,0 +1,76 @@
+//! Who a gateway is: its number, in its certificate.
+
+use linewarden_protocol::ids::GatewayId;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+const PREFIX: &str = "urn:linewarden:gateway:";
+
+/// Who has shown a certificate on this connection; to be put into a request's extensions by who has done the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerGateway(pub GatewayId);
+
+/// What stands in the subject alternative names of a gateway's certificate.
+#[must_use]
+pub fn gateway_uri(gateway: GatewayId) -> String {
+    format!("{PREFIX}{}", gateway.0)
+}
+
+/// The gateway that a certificate (DER) names; `None` if it names none, or more than one. Whether the certificate is to be believed was
+/// found by the handshake.
+#[must_use]
+pub fn gateway_of(certificate: &[u8]) -> Option<GatewayId> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()??;
+    let mut gateways = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => uri.strip_prefix(PREFIX),
+        _ => None,
+    });
+    let number = gateways.next()?;
+    let is_canonical = number == "0" || !number.starts_with(['0', '+']);
+    let number = number
+        .parse()
+        .ok()
+        .filter(|_| is_canonical && gateways.next().is_none())?;
+    Some(GatewayId(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(uris: &[&str]) -> Vec<u8> {
+        let mut parameters = rcgen::CertificateParams::new(vec!["gateway.example".to_owned()]).unwrap();
+        for uri in uris {
+            let uri = rcgen::string::Ia5String::try_from(*uri).unwrap();
+            parameters.subject_alt_names.push(rcgen::SanType::URI(uri));
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        parameters.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn a_gateway_is_the_one_that_its_certificate_names() {
+        for (uris, gateway) in [
+            (&["urn:linewarden:gateway:7"][..], Some(7)),
+            (
+                &["https://example.org", "urn:linewarden:gateway:4294967295"],
+                Some(u32::MAX),
+            ),
+            (&["urn:linewarden:gateway:0"], Some(0)),
+            (&[], None),
+            (&["urn:linewarden:gateway:"], None),
+            (&["urn:linewarden:gateway:07"], None),
+            (&["urn:linewarden:gateway:+7"], None),
+            (&["urn:linewarden:gateway:-7"], None),
+            (&["urn:linewarden:gateway:4294967296"], None),
+            (&["urn:linewarden:gateway:7 "], None),
+            (&["urn:linewarden:user:7"], None),
+            (&["urn:linewarden:gateway:7", "urn:linewarden:gateway:8"], None),
+        ] {
+            assert_eq!(gateway_of(&certificate(uris)), gateway.map(GatewayId), "{uris:?}");
+        }
+        assert_eq!(gateway_of(b"nonsense"), None);
+        assert_eq!(gateway_uri(GatewayId(7)), "urn:linewarden:gateway:7");
+    }
+}

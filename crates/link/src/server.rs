@@ -1,0 +1,504 @@
+//! The controller's end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linewarden_controller::attest::Verifier;
+use linewarden_controller::trust::{Times, Verdict};
+use linewarden_controller::{Carrier, Controller, Denial, Link, SessionReport};
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::{Moment, RegistryError, Revision};
+use tonic::{Code, Request, Response, Status};
+
+use crate::convert::{self, Malformed};
+use crate::identity::PeerGateway;
+use crate::proto;
+use crate::proto::link_server::LinkServer;
+
+/// Longest message of a gateway, bytes: what its data plane runs, entry by entry.
+const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// The trailer that says why.
+pub(crate) const DENIAL: &str = "linewarden-denial";
+
+/// Clocks and randomness of who serves.
+pub trait Surroundings: Send + Sync {
+    /// Now.
+    fn times(&self) -> Times;
+    /// Now by the boot-time clock of this machine; `None` where nobody tells which start of it that counts from.
+    fn moment(&self) -> Option<Moment>;
+    /// Fills it with random bytes; `false` where there are none.
+    fn random(&self, bytes: &mut [u8]) -> bool;
+}
+
+/// What a gateway says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// The kind of its data plane.
+    pub dataplane: String,
+    /// Devices that it holds.
+    pub devices: u64,
+    /// Devices that fit.
+    pub slots: u64,
+    /// Sessions that live, where that is counted.
+    pub sessions: Option<u64>,
+    /// Authentications a second.
+    pub authentications_per_s: f64,
+    /// Latency of an authentication at the gateway, µs: median.
+    pub latency_us_p50: Option<f64>,
+    /// Likewise, 99 of 100 are no longer.
+    pub latency_us_p99: Option<f64>,
+    /// Frames by verdict since its start.
+    pub verdicts: BTreeMap<String, u64>,
+}
+
+/// Who is told how gateways stand.
+pub trait TellSink: Send + Sync {
+    /// A gateway has registered, with the fence that it got.
+    fn entered(&self, gateway: GatewayId, fence: u64, version: &str);
+    /// It has asked something.
+    fn heard(&self, gateway: GatewayId);
+    /// It has said how it stands.
+    fn told(&self, gateway: GatewayId, told: Told);
+}
+
+/// Serves gateways. Cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    controller: Controller,
+    surroundings: Box<dyn Surroundings>,
+    sink: Box<dyn TellSink>,
+    connections: Mutex<HashMap<GatewayId, Connection>>,
+}
+
+/// What is remembered of a gateway for as long as it stays.
+#[derive(Default)]
+struct Connection {
+    id: Vec<u8>,
+    verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
+}
+
+/// Questions that show a registration.
+trait Asked {
+    fn session(&self) -> Option<&proto::Session>;
+}
+
+macro_rules! asked {
+    ($($kind:ident),+) => {
+        $(impl Asked for proto::$kind {
+            fn session(&self) -> Option<&proto::Session> {
+                self.session.as_ref()
+            }
+        })+
+    };
+}
+
+asked!(
+    ResumeRequest,
+    LeaseRequest,
+    ReceiveRequest,
+    SettleRequest,
+    ReportRequest,
+    ChangesRequest,
+    ShowRequest,
+    PlanRequest,
+    ProversRequest,
+    AppraiseRequest,
+    ProverIdsRequest,
+    TellRequest
+);
+
+impl Server {
+    /// Serves what this controller knows.
+    pub fn new(
+        controller: Controller,
+        surroundings: impl Surroundings + 'static,
+        sink: impl TellSink + 'static,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                controller,
+                surroundings: Box::new(surroundings),
+                sink: Box::new(sink),
+                connections: Mutex::default(),
+            }),
+        }
+    }
+
+    /// As a service of gRPC. Each request must have a [`PeerGateway`] among its extensions.
+    #[must_use]
+    pub fn into_service(self) -> LinkServer<Self> {
+        LinkServer::new(self)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<GatewayId, Connection>> {
+        // Whole at every moment, whoever panicked.
+        self.inner
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of the connection; over another one than before, what is remembered is forgotten.
+    fn follow(&self, gateway: GatewayId, id: &[u8]) {
+        let mut connections = self.connections();
+        let connection = connections.entry(gateway).or_default();
+        if connection.id != id {
+            *connection = Connection {
+                id: id.to_vec(),
+                ..Connection::default()
+            };
+            drop(connections);
+            self.inner.controller.begin_trust(gateway);
+        }
+    }
+
+    /// Who asks, by which registration, and what.
+    fn enter<M: Asked>(&self, request: Request<M>) -> Result<(Link, M), Status> {
+        let gateway = gateway(&request)?;
+        let message = request.into_inner();
+        let session = message.session().ok_or(Malformed("no session"))?;
+        self.inner
+            .controller
+            .pass_time(self.inner.surroundings.times().now_ns);
+        self.follow(gateway, &session.connection);
+        self.inner.sink.heard(gateway);
+        Ok((self.inner.controller.link(gateway, session.fence), message))
+    }
+
+    fn denied(&self, error: impl Into<Denial>) -> Status {
+        let denial = error.into();
+        let (why, code) = match &denial {
+            Denial::Untrusted { .. } => ("untrusted", Code::FailedPrecondition),
+            Denial::Registry(error @ RegistryError::OldFence { .. }) => {
+                match self.inner.controller.has_distrusted(error) {
+                    true => ("untrusted", Code::FailedPrecondition),
+                    false => ("replaced", Code::FailedPrecondition),
+                }
+            }
+            Denial::Registry(RegistryError::RetiredGateway { .. }) => ("replaced", Code::PermissionDenied),
+            Denial::Registry(
+                RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
+            ) => ("failed", Code::Unavailable),
+            Denial::Registry(_) => ("failed", Code::Internal),
+        };
+        denial_status(code, denial.to_string(), why)
+    }
+
+    /// Runs `ask` with the verifier of this registration, which knows how the provers stood once the registry has told it.
+    async fn with_verifier<T>(
+        &self,
+        link: Link,
+        ask: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
+    ) -> Result<T, Status> {
+        let place = self
+            .connections()
+            .get(&link.gateway())
+            .map(|connection| Arc::clone(&connection.verifier))
+            .unwrap_or_default();
+        let mut place = place.lock().await;
+        let number = link.number();
+        if place.as_ref().is_none_or(|(of, _)| *of != number) {
+            let opened = Verifier::open(link).await.map_err(|error| self.denied(error))?;
+            *place = Some((number, opened));
+        }
+        let Some((_, verifier)) = place.as_mut() else {
+            return Err(Status::internal("no verifier"));
+        };
+        ask(verifier).await.map_err(|error| self.denied(error))
+    }
+
+    /// What is wanted of the gateway, and what came of it.
+    fn conclude(&self, Verdict { scrutiny, link }: &Verdict) -> proto::Scrutiny {
+        convert::scrutiny_to_wire(scrutiny, link.as_ref().map(Link::number))
+    }
+}
+
+fn gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
+    match request.extensions().get::<PeerGateway>() {
+        Some(PeerGateway(gateway)) => Ok(*gateway),
+        None => Err(Status::unauthenticated(
+            "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
+        )),
+    }
+}
+
+fn denial_status(code: Code, message: String, why: &'static str) -> Status {
+    let mut status = Status::new(code, message);
+    status
+        .metadata_mut()
+        .insert(DENIAL, tonic::metadata::MetadataValue::from_static(why));
+    status
+}
+
+impl From<Malformed> for Status {
+    fn from(error: Malformed) -> Self {
+        Status::invalid_argument(error.to_string())
+    }
+}
+
+#[tonic::async_trait]
+impl proto::link_server::Link for Server {
+    async fn enter(
+        &self,
+        request: Request<proto::EnterRequest>,
+    ) -> Result<Response<proto::EnterReply>, Status> {
+        let gateway = gateway(&request)?;
+        let proto::EnterRequest { connection, version } = request.into_inner();
+        let times = self.inner.surroundings.times();
+        self.inner.controller.pass_time(times.now_ns);
+        self.follow(gateway, &connection);
+        let link = self.inner.controller.connect(gateway, times.now_s);
+        let fence = link.await.map_err(|error| self.denied(error))?.number();
+        self.inner.sink.entered(gateway, fence, &version);
+        Ok(Response::new(proto::EnterReply { fence }))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<proto::ResumeRequest>,
+    ) -> Result<Response<proto::ResumeReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let mut leases = link.held_from(convert::cursor_from_wire(&request.cursor)?);
+        let chunk = leases.next_chunk().await.map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::ResumeReply {
+            provisions: chunk.provisions.iter().map(convert::provision_to_wire).collect(),
+            damaged: chunk.damaged,
+            done: chunk.progress.0,
+            of: chunk.progress.1,
+            last: chunk.last,
+            cursor: convert::cursor_to_wire(leases.place()),
+        }))
+    }
+
+    async fn lease(
+        &self,
+        request: Request<proto::LeaseRequest>,
+    ) -> Result<Response<proto::LeaseReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let wants: Vec<_> = request.wants.iter().map(convert::want_from_wire).collect();
+        let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::LeaseReply {
+            provisions: provisions.iter().map(convert::provision_to_wire).collect(),
+            refused: refused.iter().map(convert::refused_to_wire).collect(),
+        }))
+    }
+
+    async fn receive(
+        &self,
+        request: Request<proto::ReceiveRequest>,
+    ) -> Result<Response<proto::ReceiveReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let knocks = request.knocks.iter().map(convert::knock_from_wire);
+        let knocks: Vec<_> = knocks.collect::<Result<_, _>>()?;
+        let fresh = convert::exactly(&request.fresh, "a fresh value")?;
+        let receptions = link.receive(&knocks, fresh).await;
+        let receptions = receptions.map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::ReceiveReply {
+            receptions: receptions.iter().map(convert::reception_to_wire).collect(),
+        }))
+    }
+
+    async fn settle(
+        &self,
+        request: Request<proto::SettleRequest>,
+    ) -> Result<Response<proto::SettleReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let settlements = request.settlements.iter().map(convert::settlement_from_wire);
+        let settlements: Vec<_> = settlements.collect();
+        let back = link
+            .settle(&settlements)
+            .await
+            .map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::SettleReply { back }))
+    }
+
+    async fn report(
+        &self,
+        request: Request<proto::ReportRequest>,
+    ) -> Result<Response<proto::ReportReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let reports = request.reports.iter().map(convert::report_from_wire);
+        let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
+        let now = self
+            .inner
+            .controller
+            .moment(self.inner.surroundings.moment())
+            .await;
+        let Some(now) = now.map_err(|error| self.denied(error))? else {
+            // Nothing can be compared: each is the newest that is known.
+            let reported = vec![proto::Reported::default(); reports.len()];
+            return Ok(Response::new(proto::ReportReply { reported }));
+        };
+        let reported = link
+            .report(&reports, now)
+            .await
+            .map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::ReportReply {
+            reported: reported.into_iter().map(convert::reported_to_wire).collect(),
+        }))
+    }
+
+    async fn changes(
+        &self,
+        request: Request<proto::ChangesRequest>,
+    ) -> Result<Response<proto::ChangesReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let surroundings = &self.inner.surroundings;
+        let mut random = || {
+            let mut bytes = [0; 32];
+            surroundings.random(&mut bytes).then_some(bytes)
+        };
+        // Before what may fail because of it.
+        let looked = link.look(surroundings.times(), &mut random).await;
+        let looked = looked.map_err(|error| self.denied(error))?;
+        let scrutiny = looked.as_ref().map(|verdict| self.conclude(verdict));
+        let link = looked.and_then(|verdict| verdict.link).unwrap_or(link);
+        let changes = link.changes(Revision(request.since), surroundings.moment()).await;
+        let changes = changes.map_err(|error| self.denied(error))?;
+        Ok(Response::new(proto::ChangesReply {
+            scrutiny,
+            ..convert::changes_to_wire(&changes)
+        }))
+    }
+
+    async fn show(&self, request: Request<proto::ShowRequest>) -> Result<Response<proto::ShowReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let inventory = Some(&*request.inventory);
+        let times = self.inner.surroundings.times();
+        let judged = link.judge(&request.statement, inventory, times).await;
+        match judged.map_err(|error| self.denied(error))? {
+            Ok(verdict) => Ok(Response::new(proto::ShowReply {
+                scrutiny: Some(self.conclude(&verdict)),
+            })),
+            Err(error) => Err(denial_status(
+                Code::FailedPrecondition,
+                error.to_string(),
+                "untrusted",
+            )),
+        }
+    }
+
+    async fn plan(&self, request: Request<proto::PlanRequest>) -> Result<Response<proto::PlanReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let surroundings = &self.inner.surroundings;
+        let now_s = surroundings.times().now_s;
+        let wish = convert::wish_from_wire(&request);
+        let plan = self
+            .with_verifier(link, async |verifier| {
+                let mut random = || {
+                    let mut bytes = [0; 8];
+                    surroundings.random(&mut bytes).then_some(bytes)
+                };
+                Ok(verifier.plan(wish, now_s, &mut random).await?)
+            })
+            .await?;
+        Ok(Response::new(convert::plan_to_wire(plan.as_ref())))
+    }
+
+    async fn provers(
+        &self,
+        request: Request<proto::ProversRequest>,
+    ) -> Result<Response<proto::ProversReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let start = convert::start_from_wire(request.start)?;
+        let since = request.since;
+        let provers = self
+            .with_verifier(link, async |verifier| verifier.provers(start, since).await)
+            .await?;
+        Ok(Response::new(convert::provers_to_wire(&provers)))
+    }
+
+    async fn appraise(
+        &self,
+        request: Request<proto::AppraiseRequest>,
+    ) -> Result<Response<proto::AppraiseReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let (round, age_ns) = convert::outcome_from_wire(&request)?;
+        let now_s = self.inner.surroundings.times().now_s;
+        let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
+        let appraised = self
+            .with_verifier(link, async |verifier| {
+                Ok(verifier.appraise(&round, ended_s, now_s).await?)
+            })
+            .await?;
+        Ok(Response::new(convert::appraised_to_wire(&appraised)))
+    }
+
+    async fn prover_ids(
+        &self,
+        request: Request<proto::ProverIdsRequest>,
+    ) -> Result<Response<proto::ProverIdsReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        let ids = link.prover_ids(request.since).await;
+        let ids = ids.map_err(|error| self.denied(error))?;
+        Ok(Response::new(convert::ids_to_wire(&ids)))
+    }
+
+    async fn ticket(
+        &self,
+        request: Request<proto::TicketRequest>,
+    ) -> Result<Response<proto::TicketReply>, Status> {
+        use proto::ticket_reply::Outcome;
+        let gateway = gateway(&request)?;
+        let request = request.into_inner();
+        let address = convert::optional::<16>(&request.address, "where a device is")?;
+        let located = request.located.map(|device| (DeviceId(device), address));
+        let wanted = Mutex::new(None);
+        let locate = |device: DeviceId| match located {
+            Some((of, address)) if of == device => address,
+            _ => {
+                *wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
+                None
+            }
+        };
+        let mut aead_nonce = [0; 24];
+        if !self.inner.surroundings.random(&mut aead_nonce) {
+            return Err(denial_status(
+                Code::Unavailable,
+                "no random bytes".to_owned(),
+                "failed",
+            ));
+        }
+        let carrier = Carrier {
+            aead_nonce,
+            now_s: self.inner.surroundings.times().now_s,
+            locate: &locate,
+        };
+        let answer = self
+            .inner
+            .controller
+            .ticket(gateway, &request.message, &carrier)
+            .await;
+        let answer = answer.map_err(|error| self.denied(error))?;
+        // An answer that was made without what it should hold is thrown away: asked again, it is made once more.
+        let wanted = wanted.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let outcome = match wanted {
+            Some(device) => Some(Outcome::Locate(device.0)),
+            None => answer.map(Outcome::Answer),
+        };
+        Ok(Response::new(proto::TicketReply { outcome }))
+    }
+
+    async fn tell(&self, request: Request<proto::TellRequest>) -> Result<Response<proto::TellReply>, Status> {
+        let (link, request) = self.enter(request)?;
+        link.check().await.map_err(|error| self.denied(error))?;
+        let told = Told {
+            dataplane: request.dataplane,
+            devices: request.devices,
+            slots: request.slots,
+            sessions: request.sessions,
+            authentications_per_s: request.authentications_per_s,
+            latency_us_p50: request.latency_us_p50,
+            latency_us_p99: request.latency_us_p99,
+            verdicts: request.verdicts.into_iter().collect(),
+        };
+        self.inner.sink.told(link.gateway(), told);
+        Ok(Response::new(proto::TellReply {}))
+    }
+}

@@ -1,0 +1,227 @@
+//! Where a registry is: a file of SQLite's, or a database of PostgreSQL's.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sqlx::postgres::PgConnectOptions;
+
+/// Where a registry is. Written as `postgres://USER@HOST/DATABASE`, `sqlite:PATH` or just `PATH`; shown without a password.
+///
+/// A PostgreSQL address may carry what libpq's may: `?sslmode=verify-full&sslrootcert=FILE`, `?host=/run/postgresql`,
+/// `?options[search_path]=SCHEMA`. A password is best left out of it: `PGPASSWORD` and `~/.pgpass` are read.
+#[derive(Clone)]
+pub enum Location {
+    /// A file.
+    Sqlite(PathBuf),
+    /// A database, or a schema in it.
+    Postgres(Arc<PostgresAddress>),
+}
+
+/// How to reach a database.
+#[derive(Clone)]
+pub struct PostgresAddress {
+    pub(crate) options: PgConnectOptions,
+    /// As it was given.
+    given: String,
+}
+
+/// Why an address is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{given} is no address of a PostgreSQL database: {problem}; write postgres://USER@HOST/DATABASE")]
+pub struct LocationError {
+    given: String,
+    problem: String,
+}
+
+const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+impl Location {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Postgres(_) => None,
+        }
+    }
+}
+
+impl FromStr for Location {
+    type Err = LocationError;
+
+    fn from_str(text: &str) -> Result<Self, LocationError> {
+        if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
+            let path = text.strip_prefix("sqlite:").unwrap_or(text);
+            return Ok(Self::Sqlite(PathBuf::from(path)));
+        }
+        let error = |problem: String| LocationError {
+            given: without_password(text),
+            problem,
+        };
+        let options = PgConnectOptions::from_str(text).map_err(|cause| error(cause.to_string()))?;
+        if options.get_database().is_none_or(str::is_empty) {
+            return Err(error("it names no database".to_owned()));
+        }
+        Ok(Self::Postgres(Arc::new(PostgresAddress {
+            options,
+            given: text.to_owned(),
+        })))
+    }
+}
+
+/// The address with dots in place of a password.
+fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let (address, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(address, query)| (address, Some(query)));
+    let address = match address.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:...@{host}"),
+            None => format!("{user}@{host}"),
+        },
+        None => address.to_owned(),
+    };
+    let shown = |part: &str| match part.split_once('=') {
+        Some((name, _)) if name.eq_ignore_ascii_case("password") => format!("{name}=..."),
+        _ => part.to_owned(),
+    };
+    match query {
+        Some(query) => {
+            let parts: Vec<String> = query.split('&').map(shown).collect();
+            format!("{scheme}://{address}?{}", parts.join("&"))
+        }
+        None => format!("{scheme}://{address}"),
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => path.display().fmt(f),
+            Self::Postgres(address) => f.write_str(&without_password(&address.given)),
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl PartialEq for Location {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sqlite(one), Self::Sqlite(other)) => one == other,
+            (Self::Postgres(one), Self::Postgres(other)) => one.given == other.given,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Location {}
+
+impl Serialize for Location {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Location {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl From<PathBuf> for Location {
+    fn from(path: PathBuf) -> Self {
+        Self::Sqlite(path)
+    }
+}
+
+impl From<&PathBuf> for Location {
+    fn from(path: &PathBuf) -> Self {
+        Self::Sqlite(path.clone())
+    }
+}
+
+impl From<&Path> for Location {
+    fn from(path: &Path) -> Self {
+        Self::Sqlite(path.to_owned())
+    }
+}
+
+impl From<&Location> for Location {
+    fn from(location: &Location) -> Self {
+        location.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_files() {
+        for (text, is_file) in [
+            ("fleet.registry", true),
+            ("sqlite:/var/lib/linewarden/fleet.registry", true),
+            ("postgres://linewarden@db.example/fleet", false),
+            (
+                "postgresql://linewarden@db.example:5433/fleet?sslmode=verify-full",
+                false,
+            ),
+        ] {
+            let location: Location = text.parse().unwrap();
+            assert_eq!(location.file().is_some(), is_file, "{text}");
+        }
+        assert_eq!(
+            "sqlite:a".parse::<Location>().unwrap(),
+            Location::Sqlite(PathBuf::from("a"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_without_its_password() {
+        for text in [
+            "postgres://linewarden:secret@db.example:port/fleet",
+            "postgres://linewarden:secret@db.example/fleet?sslmode=perhaps",
+        ] {
+            let error = text.parse::<Location>().unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+            assert!(error.contains("postgres://USER@HOST/DATABASE"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for (text, shown) in [
+            ("postgres://u:secret@h/d", "postgres://u:...@h/d"),
+            ("postgres://u:se@cret@h/d", "postgres://u:...@h/d"),
+            (
+                "postgres://u@h/d?password=secret&host=/run",
+                "postgres://u@h/d?password=...&host=/run",
+            ),
+            ("postgres://u@h/d", "postgres://u@h/d"),
+        ] {
+            let location: Location = text.parse().unwrap();
+            assert_eq!(location.to_string(), shown);
+            assert_eq!(format!("{location:?}"), shown);
+        }
+    }
+}

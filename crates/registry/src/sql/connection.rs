@@ -1,0 +1,208 @@
+//! Connections, pools of them, and transactions.
+
+use std::ops::{Deref, DerefMut};
+
+use sqlx::error::BoxDynError;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
+use sqlx::{Arguments as _, Connection as _, Database, PgConnection, Postgres, Sqlite, SqliteConnection};
+
+use super::row::Row;
+use super::value::Value;
+
+/// What differs from one database to the other.
+pub(crate) trait Driver: Database {
+    /// Appends a parameter.
+    fn add(arguments: &mut Self::Arguments, value: Value) -> Result<(), BoxDynError>;
+    /// A row of either.
+    fn row(row: &Self::Row) -> Row<'_>;
+}
+
+impl Driver for Sqlite {
+    fn add(arguments: &mut SqliteArguments, value: Value) -> Result<(), BoxDynError> {
+        match value {
+            Value::Integer(value) => sqlx::Arguments::add(arguments, value),
+            Value::Bool(value) => sqlx::Arguments::add(arguments, value),
+            Value::Text(value) => sqlx::Arguments::add(arguments, value),
+            Value::Bytes(value) => sqlx::Arguments::add(arguments, value),
+        }
+    }
+
+    fn row(row: &SqliteRow) -> Row<'_> {
+        Row::Sqlite(row)
+    }
+}
+
+impl Driver for Postgres {
+    fn add(arguments: &mut PgArguments, value: Value) -> Result<(), BoxDynError> {
+        match value {
+            Value::Integer(value) => arguments.add(value),
+            Value::Bool(value) => arguments.add(value),
+            Value::Text(value) => arguments.add(value),
+            Value::Bytes(value) => arguments.add(value),
+        }
+    }
+
+    fn row(row: &PgRow) -> Row<'_> {
+        Row::Postgres(row)
+    }
+}
+
+/// A connection to either database.
+pub(crate) enum Connection {
+    Sqlite(Handle<Sqlite>),
+    Postgres(Handle<Postgres>),
+}
+
+/// How a connection is held.
+pub(crate) enum Handle<DB: Database> {
+    Own(Box<DB::Connection>),
+    Pooled(PoolConnection<DB>),
+    InTransaction(sqlx::Transaction<'static, DB>),
+}
+
+impl<DB: Database> Deref for Handle<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &DB::Connection {
+        match self {
+            Self::Own(connection) => connection,
+            Self::Pooled(connection) => connection,
+            Self::InTransaction(transaction) => transaction,
+        }
+    }
+}
+
+impl<DB: Database> DerefMut for Handle<DB> {
+    fn deref_mut(&mut self) -> &mut DB::Connection {
+        match self {
+            Self::Own(connection) => connection,
+            Self::Pooled(connection) => connection,
+            Self::InTransaction(transaction) => transaction,
+        }
+    }
+}
+
+impl From<SqliteConnection> for Connection {
+    fn from(connection: SqliteConnection) -> Self {
+        Self::Sqlite(Handle::Own(Box::new(connection)))
+    }
+}
+
+impl From<PgConnection> for Connection {
+    fn from(connection: PgConnection) -> Self {
+        Self::Postgres(Handle::Own(Box::new(connection)))
+    }
+}
+
+impl Connection {
+    /// Ends a connection of its own in good order; another goes back where it is from.
+    pub(crate) async fn close(self) -> sqlx::Result<()> {
+        match self {
+            Self::Sqlite(Handle::Own(connection)) => connection.close().await,
+            Self::Postgres(Handle::Own(connection)) => connection.close().await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A transaction, undone where it is dropped.
+pub(crate) struct Transaction(Connection);
+
+impl Transaction {
+    pub(crate) async fn commit(self) -> sqlx::Result<()> {
+        match self.0 {
+            Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.commit().await,
+            Connection::Postgres(Handle::InTransaction(transaction)) => transaction.commit().await,
+            // No other is made.
+            _ => Ok(()),
+        }
+    }
+
+    /// Undoes it, and waits until it is undone.
+    pub(crate) async fn rollback(self) -> sqlx::Result<()> {
+        match self.0 {
+            Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.rollback().await,
+            Connection::Postgres(Handle::InTransaction(transaction)) => transaction.rollback().await,
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<sqlx::Transaction<'static, Sqlite>> for Transaction {
+    fn from(transaction: sqlx::Transaction<'static, Sqlite>) -> Self {
+        Self(Connection::Sqlite(Handle::InTransaction(transaction)))
+    }
+}
+
+impl From<sqlx::Transaction<'static, Postgres>> for Transaction {
+    fn from(transaction: sqlx::Transaction<'static, Postgres>) -> Self {
+        Self(Connection::Postgres(Handle::InTransaction(transaction)))
+    }
+}
+
+impl Deref for Transaction {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.0
+    }
+}
+
+/// Connections to one database.
+#[derive(Clone)]
+pub(crate) enum Pool {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+impl Pool {
+    /// One of them, as soon as one is free.
+    pub(crate) async fn acquire(&self) -> sqlx::Result<Connection> {
+        Ok(match self {
+            Self::Sqlite(pool) => Connection::Sqlite(Handle::Pooled(pool.acquire().await?)),
+            Self::Postgres(pool) => {
+                let connection = pool.acquire().await.map_err(without_connection)?;
+                Connection::Postgres(Handle::Pooled(connection))
+            }
+        })
+    }
+
+    /// A transaction that only reads, and sees one moment throughout.
+    pub(crate) async fn snapshot(&self) -> sqlx::Result<Transaction> {
+        Ok(match self {
+            Self::Sqlite(pool) => pool.begin().await?.into(),
+            Self::Postgres(pool) => pool
+                .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                .await
+                .map_err(without_connection)?
+                .into(),
+        })
+    }
+
+    /// Waits for what is under way and ends all connections.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Sqlite(pool) => pool.close().await,
+            Self::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// That no connection to a server was to be had in time is its failure, or the network's: with SQLite it tells of a lock.
+pub(crate) fn without_connection(error: sqlx::Error) -> sqlx::Error {
+    match error {
+        sqlx::Error::PoolTimedOut => sqlx::Error::Io(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            "no connection in time",
+        )),
+        other => other,
+    }
+}

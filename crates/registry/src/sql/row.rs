@@ -1,0 +1,219 @@
+//! Rows, and what becomes of their columns.
+
+use sqlx::postgres::{PgRow, PgValueRef};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
+
+use crate::column::{Foreign, Stored};
+
+/// A row of either database. Columns are asked for by place: names occur twice where tables are joined.
+pub(crate) enum Row<'r> {
+    Sqlite(&'r SqliteRow),
+    Postgres(&'r PgRow),
+}
+
+impl Row<'_> {
+    /// The column at this place.
+    pub(crate) fn get<T: Column>(&self, place: usize) -> sqlx::Result<T> {
+        match self {
+            Self::Sqlite(row) => T::of_sqlite(row, place),
+            Self::Postgres(row) => {
+                row.try_get_raw(place)
+                    .and_then(T::of_postgres)
+                    .map_err(|error| match error {
+                        sqlx::Error::Decode(source) => sqlx::Error::ColumnDecode {
+                            index: place.to_string(),
+                            source,
+                        },
+                        other => other,
+                    })
+            }
+        }
+    }
+
+    /// The last column.
+    pub(crate) fn last<T: Column>(&self) -> sqlx::Result<T> {
+        let columns = match self {
+            Self::Sqlite(row) => row.len(),
+            Self::Postgres(row) => row.len(),
+        };
+        self.get(columns.saturating_sub(1))
+    }
+}
+
+/// What stands in a column, whatever that is.
+pub(crate) enum Cell {
+    Null,
+    Integer(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+    /// Something that no statement of ours writes.
+    Other,
+}
+
+impl Row<'_> {
+    /// All columns.
+    pub(crate) fn cells(&self) -> sqlx::Result<Vec<Cell>> {
+        match self {
+            Self::Sqlite(row) => (0..row.len())
+                .map(|place| {
+                    let value = row.try_get_raw(place)?;
+                    let kind = value.type_info().name().to_owned();
+                    Ok(match kind.as_str() {
+                        _ if value.is_null() => Cell::Null,
+                        "INTEGER" => Cell::Integer(row.try_get_unchecked(place)?),
+                        "TEXT" => row.try_get_unchecked(place).map_or(Cell::Other, Cell::Text),
+                        "BLOB" => Cell::Bytes(row.try_get_unchecked(place)?),
+                        _ => Cell::Other,
+                    })
+                })
+                .collect(),
+            Self::Postgres(row) => (0..row.len())
+                .map(|place| {
+                    let value = row.try_get_raw(place)?;
+                    let kind = value.type_info().name().to_owned();
+                    Ok(match kind.as_str() {
+                        _ if value.is_null() => Cell::Null,
+                        "INT2" | "INT4" | "INT8" => Cell::Integer(i64::of_postgres(value)?),
+                        "TEXT" => Cell::Text(String::of_postgres(value)?),
+                        "BYTEA" => Cell::Bytes(Vec::of_postgres(value)?),
+                        _ => Cell::Other,
+                    })
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What a column can be read as. Integers of every width are one type.
+pub(crate) trait Column: Sized {
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self>;
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self>;
+}
+
+fn decode<'r, T>(value: PgValueRef<'r>) -> sqlx::Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Postgres>,
+{
+    T::decode(value).map_err(sqlx::Error::Decode)
+}
+
+fn unexpected(value: &PgValueRef<'_>) -> sqlx::Error {
+    let kind = value.type_info().name().to_owned();
+    sqlx::Error::Decode(format!("a column of type {kind} where another is expected").into())
+}
+
+impl Column for i64 {
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        let kind = value.type_info().name().to_owned();
+        match kind.as_str() {
+            "INT8" => decode(value),
+            "INT4" => decode::<i32>(value).map(Self::from),
+            "INT2" => decode::<i16>(value).map(Self::from),
+            _ => Err(unexpected(&value)),
+        }
+    }
+}
+
+impl Column for i16 {
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        let wide = i64::of_postgres(value)?;
+        Self::try_from(wide).map_err(|error| sqlx::Error::Decode(error.into()))
+    }
+}
+
+impl Column for String {
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        decode(value)
+    }
+}
+
+impl Column for Vec<u8> {
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        let kind = value.type_info().name().to_owned();
+        match kind.as_str() {
+            // What a prepared statement returns of either is the bytes themselves.
+            "BYTEA" | "TEXT" | "VARCHAR" | "NAME" => {
+                let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
+                Ok(bytes.to_vec())
+            }
+            _ => Err(unexpected(&value)),
+        }
+    }
+}
+
+impl<T: Column> Column for Option<T>
+where
+    Option<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        (!value.is_null()).then(|| T::of_postgres(value)).transpose()
+    }
+}
+
+/// PostgreSQL keeps no other type in a column than its own.
+impl<T: Foreign + Column> Column for Stored<T>
+where
+    Stored<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+        row.try_get(place)
+    }
+
+    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        match value.is_null() {
+            true => Ok(Self(T::null())),
+            false => T::of_postgres(value).map(Self),
+        }
+    }
+}
+
+/// What a row can be read as.
+pub(crate) trait FromRow: Sized {
+    fn from_row(row: &Row<'_>) -> sqlx::Result<Self>;
+}
+
+macro_rules! tuples {
+    ($($column:ident $place:literal),+) => {
+        impl<$($column: Column),+> FromRow for ($($column,)+) {
+            fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
+                Ok(($(row.get::<$column>($place)?,)+))
+            }
+        }
+    };
+}
+
+tuples!(A 0);
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+tuples!(A 0, B 1, C 2, D 3, E 4);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13);

@@ -1,0 +1,166 @@
+//! Copies and moves, from either database to either.
+
+use crate::support::attestation::{NOW_S, group, prover};
+use crate::support::{fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, sql, try_sql};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_registry::{Location, Progress, Registry, RegistryError, Revision, Settlement};
+use tempfile::TempDir;
+
+/// Something in every table that a registry has.
+async fn of_everything() -> (TempDir, Location) {
+    let (directory, place) = fleet_of_40().await;
+    let registry = open(&place).await.unwrap();
+    let fence = gateway(&registry).await;
+    for device in 1..=20 {
+        let _granted = lease(&registry, &fence, device, 0, 5).await.unwrap();
+    }
+    let settlement = Settlement {
+        device: DeviceId(3),
+        epoch: 0,
+        unused_from: RowIndex(2),
+        keep: false,
+    };
+    registry
+        .settle(&fence, &[settlement])
+        .await
+        .unwrap()
+        .remove(0)
+        .unwrap();
+    registry
+        .revoke(DeviceId(7), "stolen in\nBasel", NOW_S)
+        .await
+        .unwrap();
+    registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
+    registry
+        .pair_key(DeviceId(1), DeviceId(2), 100)
+        .await
+        .unwrap()
+        .unwrap();
+    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
+    registry.enrol_prover(prover(5), NOW_S).await.unwrap();
+    registry.put_evidence(DeviceId(5), b"{}", NOW_S).await.unwrap();
+    registry.close().await;
+    (directory, place)
+}
+
+/// Places to copy to: of the database that this run is about, and a file.
+fn targets() -> Vec<(TempDir, Location)> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = Location::Sqlite(directory.path().join("copy.registry"));
+    vec![nowhere(), (directory, file)]
+}
+
+#[tokio::test]
+async fn a_copy_is_the_same_registry() {
+    let (_directory, place) = of_everything().await;
+    let registry = open(&place).await.unwrap();
+    let mut digests = Vec::new();
+    for (_directory, target) in targets() {
+        let mut told: Vec<Progress> = Vec::new();
+        let copied = registry
+            .copy_to(&target, |progress| told.push(progress))
+            .await
+            .unwrap();
+        let last = told.last().unwrap();
+        assert_eq!((Some(last.done), last.done), (last.total, copied.rows * 2));
+        digests.push(copied);
+        let copy = Registry::open(&target, &master_key()).await.unwrap();
+        assert!(copy.check().await.unwrap().is_empty());
+        assert_eq!(copy.revision().await.unwrap(), registry.revision().await.unwrap());
+        let all = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
+        assert_eq!(copy.changes_since(Revision::ZERO, 1000).await.unwrap(), all);
+        assert_eq!(
+            copy.leases_of(DeviceId(3)).await.unwrap(),
+            registry.leases_of(DeviceId(3)).await.unwrap()
+        );
+        assert_eq!(
+            copy.load(DeviceId(9)).await.unwrap(),
+            registry.load(DeviceId(9)).await.unwrap()
+        );
+        // The next row there is the next row here.
+        let fence = copy.register_gateway(GatewayId(2), NOW_S).await.unwrap();
+        let granted = lease(&copy, &fence, 1, 0, 2).await.unwrap();
+        assert_eq!(granted.rows, 5..7);
+        // Nothing is ever overwritten.
+        let again = registry.copy_to(&target, |_| ()).await.unwrap_err();
+        assert!(matches!(again, RegistryError::AlreadyExists { .. }), "{again}");
+    }
+    assert_eq!(digests[0], digests[1], "whatever it lies in");
+}
+
+/// Two registries with the same rows would give each of them out twice.
+#[tokio::test]
+async fn a_registry_that_was_moved_gives_nothing_out() {
+    for (_kept, target) in targets() {
+        let (_directory, place) = of_everything().await;
+        let registry = open(&place).await.unwrap();
+        let fence = gateway(&registry).await;
+        registry.move_to(&target, |_| ()).await.unwrap();
+
+        let moved = open(&target).await.unwrap();
+        assert!(moved.check().await.unwrap().is_empty());
+        let their = lease(&moved, &fence, 9, 5, 3).await.unwrap();
+        assert_eq!(their.rows, 5..8, "the gateway goes on there");
+
+        let name = target.to_string();
+        let is_moved = |error: RegistryError| {
+            assert!(
+                matches!(&error, RegistryError::Moved { to, .. } if *to == name),
+                "{error}"
+            );
+        };
+        is_moved(lease(&registry, &fence, 9, 5, 3).await.unwrap_err());
+        is_moved(registry.verify_fence(&fence).await.unwrap_err());
+        is_moved(registry.revoke(DeviceId(1), "", NOW_S).await.unwrap_err());
+        is_moved(registry.move_to(&target, |_| ()).await.unwrap_err());
+        is_moved(open(&place).await.unwrap_err());
+    }
+}
+
+/// Killed between the two commits: the copy is whole, and the registry does not know it yet.
+#[tokio::test]
+async fn an_interrupted_move_is_ended_by_the_next() {
+    let (_directory, place) = of_everything().await;
+    let (_kept, target) = nowhere();
+    let registry = open(&place).await.unwrap();
+    let first = registry.move_to(&target, |_| ()).await.unwrap();
+    registry.close().await;
+    sql(&place, "UPDATE registry SET moved_to = NULL").await;
+
+    let registry = open(&place).await.unwrap();
+    assert_eq!(registry.move_to(&target, |_| ()).await.unwrap(), first);
+    assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
+    sql(&place, "UPDATE registry SET moved_to = NULL").await;
+
+    // What has gone on since then is another registry.
+    let registry = open(&place).await.unwrap();
+    registry.revoke(DeviceId(30), "lost", NOW_S).await.unwrap();
+    let refused = registry.move_to(&target, |_| ()).await.unwrap_err();
+    assert!(
+        matches!(refused, RegistryError::AlreadyExists { .. }),
+        "{refused}"
+    );
+    registry.revoke(DeviceId(31), "lost", NOW_S).await.unwrap();
+}
+
+/// What cannot be carried over leaves nothing where it should go.
+#[tokio::test]
+async fn what_is_of_another_type_is_named_and_nothing_is_left() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, place) = of_everything().await;
+    assert!(try_sql(&place, "UPDATE device SET name = x'00ff' WHERE device_id = 4").await);
+    let registry = open(&place).await.unwrap();
+    let (_kept, target) = nowhere();
+    let refused = registry.copy_to(&target, |_| ()).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("device") && refused.contains("name"),
+        "{refused}"
+    );
+    assert!(matches!(
+        open(&target).await,
+        Err(RegistryError::NoRegistry { .. })
+    ));
+    assert_eq!(registry.get(DeviceId(5)).await.unwrap().device, DeviceId(5));
+}

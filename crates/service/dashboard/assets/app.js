@@ -1,0 +1,88 @@
+// Starts the dashboard: finds out who is logged in, and shows the view that the address names, or the log-in.
+
+import { closeStream, openStream } from "./core/events.js";
+import { forgetLive } from "./core/live.js";
+import { currentRoute } from "./core/router.js";
+import { currentUser, resume, sessions } from "./core/session.js";
+import { closeDialogs } from "./parts/dialog.js";
+import { visible } from "./parts/text.js";
+import { buildShell } from "./shell.js";
+import { showAudit } from "./views/audit.js";
+import { showDevice } from "./views/device.js";
+import { showDevices } from "./views/devices.js";
+import { showEvents } from "./views/events.js";
+import { showGateway } from "./views/gateway.js";
+import { showGateways } from "./views/gateways.js";
+import { showLogIn } from "./views/login.js";
+import { showMissing, showUnreachable } from "./views/missing.js";
+import { showOverview } from "./views/overview.js";
+import { showRounds } from "./views/rounds.js";
+
+/**
+ * @typedef {object} Context what a view gets
+ * @property {HTMLElement} main what it fills
+ * @property {import("./core/router.js").Route} route
+ * @property {AbortSignal} signal aborted when the view is left
+ * @property {(title: string) => void} setTitle
+ */
+
+/** Lists, and what is shown of one of their items. */
+const VIEWS = {
+  overview: [showOverview],
+  devices: [showDevices, showDevice],
+  gateways: [showGateways, showGateway],
+  rounds: [showRounds],
+  events: [showEvents],
+  audit: [showAudit],
+};
+
+const shell = buildShell(document.body);
+let left = new AbortController();
+
+/** Leaves the view that is shown, and shows another one. */
+function show(view, { focus = true } = {}) {
+  left.abort();
+  left = new AbortController();
+  closeDialogs();
+  shell.main.replaceChildren();
+  const setTitle = (title) => {
+    document.title = `${visible(title)} · Linewarden`;
+  };
+  const route = currentRoute();
+  view({ main: shell.main, route, signal: left.signal, setTitle });
+  shell.showWhere(currentUser() ? route.path[0] : null);
+  window.scrollTo(0, 0);
+  // A screen reader goes on from the new view's heading; the log-in begins in its field.
+  if (focus) (shell.main.querySelector("[data-first]") ?? shell.main.querySelector("h1"))?.focus();
+}
+
+function viewFor({ path: [name, ...rest] }) {
+  const views = Object.hasOwn(VIEWS, name) ? VIEWS[name] : [];
+  return views[rest.length] ?? showMissing;
+}
+
+function showRoute(options) {
+  show(currentUser() ? viewFor(currentRoute()) : showLogIn, options);
+}
+
+function changeUser(user) {
+  closeStream();
+  // What one user saw is not left on the page for the next one.
+  forgetLive();
+  shell.showUser(user);
+  if (user) openStream();
+  showRoute();
+}
+
+async function start() {
+  try {
+    await resume();
+    if (!currentUser()) showRoute();
+  } catch (fault) {
+    show((context) => showUnreachable(context, fault, start));
+  }
+}
+
+sessions.on("changed", changeUser);
+window.addEventListener("hashchange", () => showRoute());
+start();

@@ -1,0 +1,147 @@
+// The controller's HTTP API: requests, the errors it answers with, and keys that make a repeated write harmless.
+
+import { Emitter } from "./emitter.js";
+import { heardControllerTime, controllerNowS } from "./clock.js";
+
+const BASE = "/api/v1";
+const TIMEOUT_MS = 20_000;
+
+/** Emits `unauthenticated` when an answer was 401, and `forbidden` when it was 403 (the role may have changed). */
+export const refusals = new Emitter();
+
+/** What went wrong with a request, in words for the reader. */
+export class ApiError extends Error {
+  /**
+   * @param {string} message
+   * @param {{status?: number, code?: string, field?: string, maybeDone?: boolean}} [details] `maybeDone`: no answer
+   *   came, or one that does not say whether a write was carried out
+   */
+  constructor(message, { status = 0, code = "", field = "", maybeDone = false } = {}) {
+    super(message);
+    Object.assign(this, { name: "ApiError", status, code, field, maybeDone });
+  }
+}
+
+/**
+ * Reads a resource. Parameters that are null, undefined or empty are left out.
+ * @param {string} path below /api/v1
+ * @param {Record<string, string | number | null | undefined>} [parameters]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export function get(path, parameters = {}, signal) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
+  }
+  const tail = query.size > 0 ? `?${query}` : "";
+  return send("GET", path + tail, { signal });
+}
+
+/**
+ * Reads a whole list, page by page.
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any[]>}
+ */
+export async function getAll(path, signal) {
+  const items = [];
+  let after = null;
+  // Twenty pages of a thousand are far more than a page can show; the bound is against a cursor that never ends.
+  for (let page = 0; page < 20; page += 1) {
+    const answer = await get(path, { limit: 1000, after }, signal);
+    items.push(...answer.items);
+    after = answer.next;
+    if (!after) break;
+  }
+  return items;
+}
+
+/**
+ * Logs in or out: the two writes that take no idempotency key.
+ * @param {"/login" | "/logout"} path
+ * @param {object} [body]
+ * @returns {Promise<any>}
+ */
+export function postSession(path, body) {
+  return send("POST", path, { body, headers: { "X-Linewarden": "1" }, isSession: true });
+}
+
+/**
+ * One action of the reader's: a write that may be tried again. All tries with the same body carry the same key, so
+ * that the controller carries it out once, even if the answer to the first try was lost.
+ */
+export class Action {
+  #path;
+  #key = "";
+  #keyOf = null;
+
+  /** @param {string} path */
+  constructor(path) {
+    this.#path = path;
+  }
+
+  /**
+   * @param {object} body
+   * @returns {Promise<any>}
+   */
+  send(body) {
+    const text = JSON.stringify(body);
+    // Another body under the same key would be refused as a conflict: it is another action.
+    if (text !== this.#keyOf) {
+      this.#key = crypto.randomUUID();
+      this.#keyOf = text;
+    }
+    const headers = { "X-Linewarden": "1", "Idempotency-Key": this.#key };
+    return send("POST", this.#path, { body, headers });
+  }
+}
+
+async function send(method, path, { body, headers = {}, signal, isSession = false }) {
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const request = {
+    method,
+    headers: { Accept: "application/json", ...headers },
+    credentials: "same-origin",
+    cache: "no-store",
+    redirect: "error",
+    signal: signal ? AbortSignal.any([signal, limit]) : limit,
+  };
+  if (body !== undefined) {
+    request.body = JSON.stringify(body);
+    request.headers["Content-Type"] = "application/json";
+  }
+  try {
+    const response = await fetch(BASE + path, request);
+    if (!response.ok) throw await refusal(response, isSession);
+    noteTime(response);
+    return response.status === 204 ? null : await response.json();
+  } catch (fault) {
+    if (fault instanceof ApiError || signal?.aborted) throw fault;
+    throw new ApiError(noAnswer(fault), { maybeDone: method !== "GET" });
+  }
+}
+
+function noAnswer(fault) {
+  if (fault.name === "TimeoutError") return `The controller did not answer within ${TIMEOUT_MS / 1000} s.`;
+  if (fault instanceof SyntaxError) return "The controller's answer was cut off or is not JSON.";
+  return "The controller cannot be reached.";
+}
+
+async function refusal(response, isSession) {
+  const { status } = response;
+  const error = (await response.json().catch(() => null))?.error ?? {};
+  const waitS = Number(response.headers.get("Retry-After"));
+  const wait = waitS > 0 ? ` Try again in ${waitS} s.` : "";
+  const message = typeof error.message === "string" && error.message !== "" ? error.message : `The controller answered with status ${status}.`;
+  // At the log-in itself, 401 is about the token that was typed, not about a session that has ended.
+  if (status === 401 && !isSession) refusals.emit("unauthenticated");
+  if (status === 403) refusals.emit("forbidden");
+  return new ApiError(message + wait, { status, code: error.code, field: error.field, maybeDone: status >= 500 });
+}
+
+function noteTime(response) {
+  const atMs = Date.parse(response.headers.get("Date") ?? "");
+  // The header has whole seconds: it corrects a clock that is wrong, and leaves the stream's finer time alone.
+  if (Number.isFinite(atMs) && Math.abs(atMs / 1000 - controllerNowS()) > 2) heardControllerTime(atMs / 1000);
+}

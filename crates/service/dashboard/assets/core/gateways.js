@@ -1,0 +1,67 @@
+// What gateways are called: other lists name them by number only.
+
+import { get, getAll } from "./api.js";
+import { Moment } from "./clock.js";
+import { poll } from "./poll.js";
+import { stream } from "./events.js";
+
+const KNOWN_FOR_S = 60;
+
+let names = new Map();
+let knownAt = null;
+
+/**
+ * @param {number | null | undefined} id
+ * @returns {string}
+ */
+export function gatewayName(id) {
+  if (id === null || id === undefined) return "";
+  return names.get(id) || `gateway ${id}`;
+}
+
+/** @returns {[number, string][]} all gateways that are known, by number */
+export const knownGateways = () => [...names].sort(([one], [other]) => one - other);
+
+/**
+ * Makes sure that the names are known, as far as they can be: without them, numbers are shown.
+ * @param {AbortSignal} signal
+ */
+export async function learnGateways(signal) {
+  if (knownAt !== null && knownAt.elapsedS() < KNOWN_FOR_S) return;
+  await getAll("/gateways", signal).then(remember, () => {});
+}
+
+/**
+ * Reads all gateways again and again.
+ * @param {{show: (gateways: any[]) => void, fail: (fault: Error | null) => void, signal: AbortSignal}} options
+ * @returns {ReturnType<typeof poll>}
+ */
+export function watchGateways({ show, fail, signal }) {
+  const load = async (inner) => remember(await getAll("/gateways", inner));
+  return watch({ name: "The list of gateways", load, show, fail, signal }, () => true);
+}
+
+/**
+ * Reads one gateway again and again.
+ * @param {{id: string, show: (gateway: any) => void, fail: (fault: Error | null) => void, signal: AbortSignal}} options
+ * @returns {ReturnType<typeof poll>}
+ */
+export function watchGateway({ id, show, fail, signal }) {
+  const load = (inner) => get(`/gateways/${encodeURIComponent(id)}`, {}, inner);
+  return watch({ name: "Details of the gateway", load, show, fail, signal }, (event) => String(event.gateway) === id);
+}
+
+function watch(options, concerns) {
+  // Often enough that a gateway's numbers do not grow stale merely because nobody has asked.
+  const polled = poll({ ...options, everyS: 3 });
+  stream.on("event", (event) => {
+    if (String(event.kind).startsWith("gateway_") && concerns(event)) polled.again();
+  }, options.signal);
+  return polled;
+}
+
+function remember(gateways) {
+  names = new Map(gateways.map((gateway) => [gateway.id, gateway.name]));
+  knownAt = new Moment();
+  return gateways;
+}

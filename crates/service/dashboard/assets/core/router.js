@@ -1,0 +1,40 @@
+// Which view is shown: the part of the address after '#', as path and parameters.
+
+/**
+ * @typedef {{path: string[], query: URLSearchParams}} Route
+ */
+
+/** @returns {Route} of the address now; without one, the overview */
+export function currentRoute() {
+  const hash = location.hash.replace(/^#\/?/, "") || "overview";
+  const [path, query = ""] = hash.split("?", 2);
+  return { path: path.split("/").map(decode), query: new URLSearchParams(query) };
+}
+
+/**
+ * The address of a view.
+ * @param {string[]} path
+ * @param {Record<string, string | null | undefined>} [parameters] empty ones are left out
+ * @returns {string}
+ */
+export function routeTo(path, parameters = {}) {
+  const kept = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = kept.length > 0 ? `?${new URLSearchParams(kept)}` : "";
+  return `#/${path.map(encodeURIComponent).join("/")}${query}`;
+}
+
+/**
+ * Puts an address in place of the one now, without showing the view anew: while somebody types into a filter.
+ * @param {string} hash
+ */
+export function replaceRoute(hash) {
+  history.replaceState(null, "", hash);
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}

@@ -1,0 +1,19 @@
+// Shares as bars. The number always stands beside the bar: the bar alone says nothing to many readers.
+
+import { s, set } from "./dom.js";
+
+/**
+ * A horizontal bar.
+ * @param {string} kind chooses colour and pattern, see parts.css
+ * @returns {{element: SVGElement, show: (share: number | null) => void}}
+ */
+export function bar(kind) {
+  const full = s("rect", { class: "bar-value", height: "100%", width: "0" });
+  const element = s("svg", { class: `bar bar-${kind}`, "aria-hidden": "true", focusable: "false" },
+    s("rect", { class: "bar-track", height: "100%", width: "100%" }), full);
+  const show = (share) => {
+    const width = Number.isFinite(share) ? Math.min(Math.max(share, 0), 1) * 100 : 0;
+    set(full, { width: `${width.toFixed(2)}%` });
+  };
+  return { element, show };
+}

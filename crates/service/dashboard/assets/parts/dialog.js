@@ -1,0 +1,91 @@
+// Asks before something is done: names what it is done to, wants a reason, and shows the controller's refusal.
+
+import { freshId, h } from "./dom.js";
+import { errorLine } from "./panel.js";
+import { Action } from "../core/api.js";
+
+/** Closes every dialog, as when the view behind it is left. */
+export function closeDialogs() {
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+}
+
+/**
+ * Opens the dialog. Escape and "Cancel" close it, and the focus goes back to where it was.
+ * @param {object} options
+ * @param {string} options.title
+ * @param {any} options.body what will happen, and to what
+ * @param {string} options.path where the reason is posted to
+ * @param {string} options.confirm the words on the button
+ * @param {boolean} [options.danger]
+ * @returns {Promise<any | null>} the controller's answer, or null if it was cancelled
+ */
+export function askReason({ title, body, path, confirm, danger = false }) {
+  const action = new Action(path);
+  const parts = build({ title, body, confirm, danger });
+  const { dialog, form, reason, error, confirmButton, cancelButton } = parts;
+  const opener = document.activeElement;
+  document.body.append(dialog);
+  dialog.showModal();
+  reason.focus();
+
+  return new Promise((resolve) => {
+    let answer = null;
+    let busy = false;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      if (busy) return;
+      const text = reason.value.trim();
+      if (text === "") return refuseEmpty(reason, error);
+      busy = true;
+      confirmButton.setAttribute("aria-disabled", "true");
+      error.fail(null);
+      try {
+        answer = await action.send({ reason: text });
+        dialog.close();
+      } catch (fault) {
+        error.fail(fault.maybeDone ? new Error(`${fault.message} It may have been done or not; trying again does it once only.`) : fault);
+        // The session has ended: the log-in stands behind this dialog.
+        if (fault.status === 401) dialog.close();
+      } finally {
+        busy = false;
+        confirmButton.removeAttribute("aria-disabled");
+      }
+    });
+    // While the controller is at it, nobody can tell any more whether "Cancel" cancels.
+    cancelButton.addEventListener("click", () => busy || dialog.close());
+    dialog.addEventListener("cancel", (event) => busy && event.preventDefault());
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      if (opener?.isConnected) opener.focus();
+      resolve(answer);
+    });
+  });
+}
+
+function build({ title, body, confirm, danger }) {
+  const [titleId, bodyId, reasonId, errorId] = ["title", "body", "reason", "error"].map(freshId);
+  const error = errorLine();
+  error.element.id = errorId;
+  const reason = h("textarea", { id: reasonId, name: "reason", rows: "3", maxlength: "4000", required: true, autocomplete: "off", "aria-describedby": errorId, "data-testid": "reason" });
+  const confirmButton = h("button", { type: "submit", class: danger ? "button danger" : "button primary", "data-testid": "confirm" }, confirm);
+  const cancelButton = h("button", { type: "button", class: "button", "data-testid": "cancel" }, "Cancel");
+  const form = h("form", { novalidate: true },
+    h("h2", { id: titleId }, title),
+    h("div", { id: bodyId, class: "dialog-body" }, body),
+    h("label", { for: reasonId }, "Reason (kept in the device's history and in the audit)"),
+    reason,
+    error.element,
+    h("div", { class: "actions" }, confirmButton, cancelButton));
+  const dialog = h("dialog", { "aria-labelledby": titleId, "aria-describedby": bodyId, "data-testid": "dialog" }, form);
+  return { dialog, form, reason, error, confirmButton, cancelButton };
+}
+
+function refuseEmpty(reason, error) {
+  error.fail(new Error("A reason is required."));
+  reason.setAttribute("aria-invalid", "true");
+  reason.addEventListener("input", () => {
+    reason.removeAttribute("aria-invalid");
+    error.fail(null);
+  }, { once: true });
+  reason.focus();
+}

@@ -1,0 +1,122 @@
+// Makes elements. Text only ever becomes text nodes: there is no way in here for markup out of strings.
+
+const SVG = "http://www.w3.org/2000/svg";
+let lastId = 0;
+
+/**
+ * An id that no other element of the page has.
+ * @param {string} stem
+ * @returns {string}
+ */
+export function freshId(stem) {
+  lastId += 1;
+  return `${stem}-${lastId}`;
+}
+
+/**
+ * An HTML element.
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false leave it out;
+ *   `on` holds listeners by event
+ * @param {...any} children nodes, texts, numbers, arrays of them; null and false are left out
+ * @returns {HTMLElement}
+ */
+export function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/**
+ * An SVG element; see `h`.
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {...any} children
+ * @returns {SVGElement}
+ */
+export function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/**
+ * Sets attributes; see `h`.
+ * @param {Element} element
+ * @param {Record<string, any>} attributes
+ */
+export function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "on") {
+      for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    } else if (/^(on|style$|srcdoc$)/i.test(name)) {
+      throw new TypeError(`attribute ${name} would carry code or style`);
+    } else if (value === null || value === undefined || value === false) {
+      element.removeAttribute(name);
+    } else {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+}
+
+/**
+ * Replaces what is inside an element.
+ * @param {Element} element
+ * @param {...any} children
+ */
+export function put(element, ...children) {
+  element.replaceChildren(...nodes(children));
+}
+
+/**
+ * Replaces what is inside an element, but only when `value`, which it shows, has changed: so that focus, opened texts
+ * and a screen reader's place stay where they are.
+ * @param {Element} element
+ * @param {any} value anything that becomes JSON
+ * @param {() => any} make
+ */
+export function putChanged(element, value, make) {
+  const sign = JSON.stringify(value);
+  if (signs.get(element) === sign) return;
+  signs.set(element, sign);
+  put(element, make());
+}
+
+const signs = new WeakMap();
+
+/**
+ * Makes the children of `parent` match `items`, keeping the elements of those that stay, and with them the focus.
+ * @template T
+ * @param {Element} parent all of whose children are made here
+ * @param {T[]} items
+ * @param {(item: T) => string | number} keyOf
+ * @param {(item: T) => {node: Element, update: (item: T) => void}} create
+ */
+export function reconcile(parent, items, keyOf, create) {
+  const before = reconciled.get(parent) ?? new Map();
+  const after = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!after.has(key)) after.set(key, before.get(key) ?? create(item));
+  }
+  for (const [key, { node }] of before) if (!after.has(key)) node.remove();
+  let place = parent.firstChild;
+  for (const item of items) {
+    const entry = after.get(keyOf(item));
+    entry.update(item);
+    if (entry.node === place) place = place.nextSibling;
+    else parent.insertBefore(entry.node, place);
+  }
+  reconciled.set(parent, after);
+}
+
+const reconciled = new WeakMap();
+
+function fill(element, attributes, children) {
+  set(element, attributes ?? {});
+  element.append(...nodes(children));
+  return element;
+}
+
+function nodes(children) {
+  return children
+    .flat(Infinity)
+    .filter((child) => child !== null && child !== undefined && child !== false)
+    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
+}

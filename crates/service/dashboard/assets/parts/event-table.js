@@ -1,0 +1,66 @@
+// Events as a table; those that arrive while one reads are put on top once a second, not one by one.
+
+import { h } from "./dom.js";
+import { foreign, longText } from "./text.js";
+import { table } from "./table.js";
+import { timeNode } from "./format.js";
+import { deviceLink, gatewayLink } from "./links.js";
+import { onTick } from "../core/stale.js";
+import { stream } from "../core/events.js";
+
+/** Kinds that need somebody's attention. */
+const ALARMING = new Set(["revoked", "quarantined", "refused", "gateway_lost", "gateway_untrusted", "gateway_retired"]);
+
+/**
+ * @param {object} options
+ * @param {number} options.keep how many rows are kept
+ * @param {(event: any) => boolean} options.wanted
+ * @param {boolean} options.isLive whether new events are added
+ * @param {AbortSignal} options.signal
+ * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (on: boolean) => void}} `show` merges what was
+ *   read with what came by the stream
+ */
+export function eventTable({ keep, wanted, isLive, signal }) {
+  const { element, show: showRows } = table({
+    caption: "Events, the newest first",
+    columns: COLUMNS,
+    keyOf: (event) => event.id,
+    empty: "No events.",
+    testid: "event-row",
+    rowAttributes: (event) => ({ "data-kind": event.kind }),
+  });
+  let events = [];
+  let arrived = [];
+  let paused = false;
+  const merge = (more) => {
+    const byId = new Map([...more, ...events].map((event) => [event.id, event]));
+    events = [...byId.values()].sort((one, other) => other.id - one.id).slice(0, keep);
+    showRows(events);
+  };
+  const addArrived = () => {
+    if (paused || arrived.length === 0) return;
+    merge(arrived);
+    arrived = [];
+  };
+  if (isLive) {
+    stream.on("event", (event) => {
+      // While paused, no more is kept than would be shown.
+      if (wanted(event)) arrived = [...arrived, event].slice(-keep);
+    }, signal);
+    onTick(addArrived, signal);
+  }
+  const pause = (on) => {
+    paused = on;
+    addArrived();
+  };
+  return { element, show: merge, pause };
+}
+
+const COLUMNS = [
+  { title: "Time", sign: ({ at_ms: at }) => String(at), cell: ({ at_ms: at }) => timeNode(at / 1000, { short: true }) },
+  { title: "Event", cell: ({ kind }) => h("span", { class: ALARMING.has(kind) ? "kind alarming" : "kind" }, String(kind).replaceAll("_", " ")) },
+  { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
+  { title: "Device", cell: ({ device }) => deviceLink(device) },
+  { title: "Detail", cell: ({ detail }) => longText(detail) },
+  { title: "By", cell: ({ by }) => (by ? foreign(by) : "") },
+];

@@ -1,0 +1,128 @@
+// Gateways as a table: state, live numbers, cache fill, evidence, and for each gateway the age of its numbers.
+
+import { h } from "./dom.js";
+import { nameText } from "./text.js";
+import { badge } from "./badge.js";
+import { bar } from "./bars.js";
+import { table } from "./table.js";
+import { ticking } from "./ticking.js";
+import { ageText, count, duration, known, percent, rate } from "./format.js";
+import { announce } from "../core/announce.js";
+import { Moment } from "../core/clock.js";
+import { routeTo } from "../core/router.js";
+import { onTick, Source } from "../core/stale.js";
+
+/** A gateway's numbers are stale when they are older than this, however they came. */
+const STALE_AFTER_S = 10;
+
+/**
+ * @param {AbortSignal} signal
+ * @returns {{element: HTMLElement, show: (gateways: any[]) => void}}
+ */
+export function gatewayTable(signal) {
+  const sources = new Map();
+  let shownAt = new Moment();
+  const { element, show: showRows } = table({
+    caption: "Gateways with their live numbers, cache fill and evidence",
+    columns: columns(sources, () => shownAt),
+    keyOf: (gateway) => gateway.id,
+    roomRem: 62,
+    empty: "No gateways are enrolled.",
+    testid: "gateway-row",
+    rowAttributes: (gateway) => ({ "data-gateway": gateway.id }),
+  });
+  const show = (gateways) => {
+    shownAt = new Moment();
+    for (const gateway of gateways) {
+      const source = sources.get(gateway.id) ?? gatewaySource();
+      sources.set(gateway.id, source);
+      if (hasNumbers(gateway)) source.taken(gateway.age_s);
+      else source.forget();
+    }
+    showRows(gateways);
+  };
+  announceStale(sources, signal);
+  return { element, show };
+}
+
+/** @returns {Source} the freshness of one gateway's live numbers */
+export const gatewaySource = () => new Source("Gateway", { silentS: STALE_AFTER_S, behindS: STALE_AFTER_S }, { quiet: true });
+
+/** @param {any} gateway @returns {boolean} whether it has told any numbers that could be stale */
+export const hasNumbers = (gateway) => ["authentications_per_s", "latency_us", "devices", "sessions", "verdicts"].some((field) => (gateway[field] ?? null) !== null);
+
+/** @param {any} gateway @returns {string} */
+export const latencyText = (gateway) => (gateway.latency_us ? `${duration(gateway.latency_us.p50)} / ${duration(gateway.latency_us.p99)}` : "—");
+
+/**
+ * Cache fill: devices whose rows the gateway holds, of the places it has for them.
+ * @param {any} gateway
+ * @returns {any}
+ */
+export function cacheFill(gateway) {
+  if (!Number.isFinite(gateway.devices) || !(gateway.slots > 0)) return known("—");
+  const share = gateway.devices / gateway.slots;
+  const fill = bar(share >= 0.9 ? "warn" : "plain");
+  fill.show(share);
+  return h("span", { class: "with-bar" }, fill.element, h("span", {}, `${percent(share)} `, h("span", { class: "muted" }, `${count(gateway.devices)} of ${count(gateway.slots)}`)));
+}
+
+/**
+ * What the gateway's evidence says, and how old it is by now.
+ * @param {any} gateway
+ * @param {Moment} takenAt when the gateway was read
+ * @returns {any}
+ */
+export function evidenceText(gateway, takenAt) {
+  if (!gateway.trust && !gateway.evidence) return known("—");
+  const { evidence } = gateway;
+  const age = evidence && ticking((element) => {
+    element.textContent = `, ${ageText(evidence.age_s + takenAt.elapsedS())} old`;
+  });
+  return [badge(gateway.trust), evidence && h("span", { class: "muted" }, ` ${evidence.verdict}`, age)];
+}
+
+function columns(sources, takenAt) {
+  const { stringify } = JSON;
+  return [
+    {
+      title: "Gateway", sign: ({ id, name }) => stringify([id, name]),
+      cell: ({ id, name }) => [h("a", { href: routeTo(["gateways", String(id)]) }, nameText(name, `gateway ${id}`)), name && h("span", { class: "muted" }, ` ${id}`)],
+    },
+    { title: "State", sign: ({ state }) => state, cell: ({ state }) => badge(state) },
+    {
+      title: "Data plane", sign: ({ dataplane, version }) => stringify([dataplane, version]),
+      cell: ({ dataplane, version }) => (dataplane ? `${dataplane} ${version ?? ""}` : known("—")),
+    },
+    { title: "Auth./s", kind: "number", sign: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => known(rate(gateway.authentications_per_s)) },
+    { title: "Latency p50 / p99", kind: "number", sign: latencyText, cell: (gateway) => known(latencyText(gateway)) },
+    { title: "Cache fill", sign: ({ devices, slots }) => stringify([devices, slots]), cell: cacheFill },
+    { title: "Sessions", kind: "number", sign: ({ sessions }) => count(sessions), cell: ({ sessions }) => known(count(sessions)) },
+    {
+      title: "Evidence", sign: ({ trust, evidence }) => stringify([trust, evidence]),
+      cell: (gateway) => evidenceText(gateway, takenAt()),
+    },
+    { title: "Age of numbers", sign: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
+  ];
+}
+
+function showAge(element, source) {
+  const stale = source.hasValues && source.isStale();
+  element.closest("tr")?.toggleAttribute("data-stale", stale);
+  element.className = stale ? "stale-mark" : "muted";
+  if (stale) element.setAttribute("data-testid", "stale-mark");
+  else element.removeAttribute("data-testid");
+  if (!source.hasValues) element.textContent = "no numbers";
+  else element.textContent = stale ? source.words() : ageText(source.ageS());
+}
+
+/** Says it once when gateways become stale; which ones, the table says. */
+function announceStale(sources, signal) {
+  let before = 0;
+  onTick(() => {
+    const now = [...sources.values()].filter((source) => source.hasValues && source.isStale()).length;
+    if (now > before) announce(now === 1 ? "The numbers of 1 gateway are stale" : `The numbers of ${now} gateways are stale`);
+    if (now === 0 && before > 0) announce("The numbers of all gateways are fresh again");
+    before = now;
+  }, signal);
+}

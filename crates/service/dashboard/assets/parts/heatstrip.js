@@ -1,0 +1,151 @@
+// Rounds as a heat strip: a row for each gateway and group, a cell for each round. The share of devices that are ok is
+// shown by colour, by a pattern and by a number. One stop for the Tab key; arrows go from cell to cell.
+
+import { h, put, reconcile, set } from "./dom.js";
+import { foreign, visible } from "./text.js";
+import { ageText, count, duration, percent, timeNode } from "./format.js";
+import { ticking } from "./ticking.js";
+import { gatewayName } from "../core/gateways.js";
+import { roundKey } from "../core/rounds.js";
+import { controllerNowS } from "../core/clock.js";
+
+const CELL_PX = 30;
+const LEVELS = [[1, "all"], [0.99, "most"], [0.9, "many"], [0.5, "half"], [0, "few"]];
+
+/**
+ * @returns {{element: HTMLElement, show: (rows: import("../core/rounds.js").StripRow[]) => void}}
+ */
+export function heatStrip() {
+  const grid = h("div", { role: "grid", class: "heat", "aria-label": "Rounds: a row for each gateway and group, the newest round last; arrow keys move" });
+  const detail = h("p", { class: "heat-detail muted", "aria-hidden": "true" }, "Point at a round, or go there with the arrow keys.");
+  const none = h("p", { class: "empty", hidden: true }, "No rounds yet.");
+  const element = h("div", {}, grid, none, detail, legend());
+  let rows = [];
+
+  const draw = () => {
+    const hadFocus = grid.contains(document.activeElement);
+    const fits = Math.max(4, Math.floor(stripWidth(grid) / CELL_PX));
+    reconcile(grid, rows, (row) => row.key, (row) => makeRow(row));
+    for (const [index, row] of rows.entries()) drawCells(grid.children[index].lastChild, row.rounds.slice(0, fits).reverse());
+    keepOneStop(grid, hadFocus);
+    none.hidden = rows.length > 0;
+  };
+  const point = (event) => {
+    const round = shown.get(event.target.closest?.("[role=gridcell]"));
+    if (round) put(detail, ...describe(round));
+  };
+  grid.addEventListener("keydown", (event) => move(grid, event));
+  grid.addEventListener("pointerover", point);
+  grid.addEventListener("focusin", (event) => {
+    point(event);
+    makeStop(grid, event.target);
+  });
+  new ResizeObserver(() => draw()).observe(element);
+  const show = (next) => {
+    rows = next;
+    draw();
+  };
+  return { element, show };
+}
+
+const shown = new WeakMap();
+
+function makeRow(row) {
+  let newest = null;
+  const head = h("div", { role: "rowheader", class: "heat-head" },
+    h("span", { class: "name", title: visible(`${gatewayName(row.gateway)} · ${row.group}`) }, foreign(gatewayName(row.gateway)), " · ", foreign(row.group)),
+    ticking((element) => {
+      if (newest) showAge(element, newest);
+    }, { class: "heat-age" }));
+  const node = h("div", { role: "row", class: "heat-row" }, head, h("div", { class: "heat-cells", role: "presentation" }));
+  const update = (next) => {
+    newest = next;
+    showAge(head.lastChild, next);
+  };
+  return { node, update };
+}
+
+function showAge(element, row) {
+  const age = controllerNowS() - row.rounds[0].ended_at_s;
+  const overdue = age > row.overdueAfterS;
+  element.textContent = overdue ? `stale, last round ${ageText(age)} ago` : `${ageText(Math.max(age, 0))} ago`;
+  element.classList.toggle("stale-mark", overdue);
+  set(element, { "data-testid": overdue ? "stale-mark" : null });
+  element.closest(".heat-row")?.toggleAttribute("data-stale", overdue);
+}
+
+function drawCells(cells, rounds) {
+  reconcile(cells, rounds, roundKey, () => {
+    const node = h("div", { role: "gridcell", tabindex: "-1", "data-testid": "heat-cell" });
+    return { node, update: (round) => drawCell(node, round) };
+  });
+}
+
+function drawCell(node, round) {
+  const share = round.asked > 0 ? round.ok / round.asked : null;
+  const level = share === null ? "none" : LEVELS.find(([least]) => share >= least)[1];
+  shown.set(node, round);
+  set(node, { class: `heat-cell heat-${level}`, "aria-label": words(round) });
+  node.textContent = share === null ? "" : wholePercent(round);
+}
+
+/** Rounded down, so that 100 is only shown for all of them. */
+const wholePercent = ({ ok, asked }) => String(Math.floor((ok / asked) * 100));
+
+function words(round) {
+  if (!(round.asked > 0)) return `Round ${count(round.number)}, nobody was asked`;
+  return `Round ${count(round.number)}, ${wholePercent(round)} % ok: ${count(round.ok)} of ${count(round.asked)}, ${count(round.late)} late, ${count(round.silent)} silent`;
+}
+
+function describe(round) {
+  const share = round.asked > 0 ? percent(round.ok / round.asked) : "nobody asked";
+  return [
+    foreign(gatewayName(round.gateway)), " · ", foreign(round.group), ` · round ${count(round.number)}, period ${count(round.period)} · `,
+    timeNode(round.started_at_s, { short: true }), " to ", timeNode(round.ended_at_s, { short: true }),
+    ` · asked ${count(round.asked)}, ok ${count(round.ok)} (${share}), late ${count(round.late)}, silent ${count(round.silent)}`,
+    ` · last verdict after ${Number.isFinite(round.last_verdict_ms) ? duration(round.last_verdict_ms * 1000) : "unknown time"}`,
+  ];
+}
+
+function legend() {
+  const texts = { all: "all ok", most: "99 % or more", many: "90 % or more", half: "50 % or more", few: "less" };
+  const items = Object.entries(texts).map(([level, text]) => h("li", {}, h("span", { class: `heat-cell heat-key heat-${level}`, "aria-hidden": "true" }), text));
+  return h("ul", { class: "legend", "aria-label": "Share of devices that are ok; the number in a cell is this share in percent" }, ...items);
+}
+
+function stripWidth(grid) {
+  const cells = grid.querySelector(".heat-cells");
+  return cells ? cells.clientWidth : grid.clientWidth * 0.7;
+}
+
+const allCells = (grid) => [...grid.querySelectorAll("[role=gridcell]")];
+
+function makeStop(grid, cell) {
+  for (const other of grid.querySelectorAll("[role=gridcell][tabindex='0']")) set(other, { tabindex: "-1" });
+  set(cell, { tabindex: "0" });
+}
+
+/** Keeps exactly one cell reachable by Tab, and the focus in the strip if the cell that had it has moved out. */
+function keepOneStop(grid, hadFocus) {
+  const stop = grid.querySelector("[role=gridcell][tabindex='0']") ?? allCells(grid).at(0);
+  if (!stop) return;
+  makeStop(grid, stop);
+  if (hadFocus && !grid.contains(document.activeElement)) stop.focus();
+}
+
+function move(grid, event) {
+  const cell = event.target.closest("[role=gridcell]");
+  if (!cell || event.altKey || event.ctrlKey || event.metaKey) return;
+  const row = [...cell.parentElement.children];
+  const rows = [...grid.querySelectorAll(".heat-cells")];
+  const [column, line] = [row.indexOf(cell), rows.indexOf(cell.parentElement)];
+  // Rows end at the newest round, so up and down count from the end.
+  const across = (next) => rows[next] && [...rows[next].children].at(Math.max(column - row.length, -rows[next].children.length));
+  const targets = {
+    ArrowLeft: row[column - 1], ArrowRight: row[column + 1], Home: row[0], End: row.at(-1),
+    ArrowUp: across(line - 1), ArrowDown: across(line + 1),
+  };
+  if (!Object.hasOwn(targets, event.key)) return;
+  event.preventDefault();
+  targets[event.key]?.focus();
+}

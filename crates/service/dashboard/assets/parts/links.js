@@ -1,0 +1,23 @@
+// Links from one thing to another: a device by its id, a gateway by its number.
+
+import { h } from "./dom.js";
+import { nameText } from "./text.js";
+import { gatewayName } from "../core/gateways.js";
+import { routeTo } from "../core/router.js";
+
+/**
+ * @param {string | null | undefined} id
+ * @returns {Node | string}
+ */
+export function deviceLink(id) {
+  return id ? h("a", { href: routeTo(["devices", id]), class: "id" }, id) : "";
+}
+
+/**
+ * @param {number | null | undefined} id
+ * @returns {Node | string}
+ */
+export function gatewayLink(id) {
+  if (id === null || id === undefined) return "";
+  return h("a", { href: routeTo(["gateways", String(id)]) }, nameText(gatewayName(id), String(id)));
+}

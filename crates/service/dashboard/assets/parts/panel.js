@@ -1,0 +1,49 @@
+// A panel: a section of a view with its heading, the stale mark of its values, its error, and its body.
+
+import { freshId, h, set } from "./dom.js";
+import { visible } from "./text.js";
+import { staleMark } from "../core/stale.js";
+
+/**
+ * @param {string} title
+ * @param {{class?: string, testid?: string, aside?: any}} [options] aside: what stands beside the heading
+ * @param {...any} children
+ * @returns {{element: HTMLElement, body: HTMLElement, head: HTMLElement, fail: (fault: Error | null) => void,
+ *   cover: (source: import("../core/stale.js").Source, signal: AbortSignal) => void}} `cover` marks the panel when the
+ *   source is stale
+ */
+export function panel(title, options = {}, ...children) {
+  const id = freshId("panel");
+  const head = h("div", { class: "panel-head" }, h("h2", { id }, title), options.aside);
+  const error = errorLine();
+  const body = h("div", { class: "panel-body" }, ...children);
+  const attributes = { class: `panel ${options.class ?? ""}`.trim(), "aria-labelledby": id, "data-testid": options.testid };
+  const element = h("section", attributes, head, error.element, body);
+  const cover = (source, signal) => head.append(staleMark(element, source, signal));
+  return { element, body, head, fail: error.fail, cover };
+}
+
+/**
+ * A line for an error; it is read aloud when it appears, and not again while it stays the same.
+ * @returns {{element: HTMLElement, fail: (fault: Error | null) => void}}
+ */
+export function errorLine() {
+  const element = h("p", { class: "error", role: "alert", "data-testid": "error", hidden: true });
+  const fail = (fault) => {
+    const text = fault ? visible(fault.message) : "";
+    if (element.textContent === text) return;
+    element.textContent = text;
+    set(element, { hidden: text === "" });
+  };
+  return { element, fail };
+}
+
+/**
+ * The heading of a view, with what stands beside it.
+ * @param {any} title
+ * @param {...any} aside
+ * @returns {HTMLElement}
+ */
+export function viewHead(title, ...aside) {
+  return h("div", { class: "view-head" }, h("h1", { tabindex: "-1" }, title), ...aside);
+}

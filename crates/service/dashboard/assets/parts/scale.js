@@ -1,0 +1,59 @@
+// Arithmetic of the graphs: round numbers for an axis, and runs of samples that a line may join.
+
+const STEPS = [1, 2, 2.5, 5, 10];
+
+/**
+ * Round values for an axis from 0 to at least `highest`.
+ * @param {number} highest
+ * @param {number} [lines] about how many
+ * @returns {number[]}
+ */
+export function axisValues(highest, lines = 4) {
+  const rough = Math.max(highest, 1e-9) / lines;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = STEPS.find((one) => one * power >= rough) * power;
+  const values = [];
+  for (let index = 0; index === 0 || values.at(-1) < highest; index += 1) values.push(index * step);
+  return values;
+}
+
+/**
+ * Runs of samples without a gap: no value missing, and no two further apart than `gapS`.
+ * @param {{atS: number}[]} samples oldest first
+ * @param {string} key
+ * @param {number} gapS
+ * @returns {{atS: number, value: number}[][]}
+ */
+export function runs(samples, key, gapS) {
+  const all = [];
+  let run = [];
+  const close = () => {
+    if (run.length > 0) all.push(run);
+    run = [];
+  };
+  for (const sample of samples) {
+    if (sample[key] === null || (run.length > 0 && sample.atS - run.at(-1).atS > gapS)) close();
+    if (sample[key] !== null) run.push({ atS: sample.atS, value: sample[key] });
+  }
+  close();
+  return all;
+}
+
+/**
+ * The spans of time that no run covers.
+ * @param {{atS: number}[][]} covered
+ * @param {number} fromS
+ * @param {number} toS
+ * @param {number} gapS spans no longer than this are none
+ * @returns {[number, number][]}
+ */
+export function gaps(covered, fromS, toS, gapS) {
+  const edges = covered.filter((run) => run.at(-1).atS >= fromS).map((run) => [Math.max(run[0].atS, fromS), run.at(-1).atS]);
+  const found = [];
+  let at = fromS;
+  for (const [start, end] of [...edges, [toS, toS]]) {
+    if (start - at > gapS) found.push([at, start]);
+    at = Math.max(at, end);
+  }
+  return found;
+}

@@ -1,0 +1,29 @@
+// One live number with its name, large enough to be read across a room.
+
+import { h, put } from "./dom.js";
+import { known, UNKNOWN } from "./format.js";
+
+/**
+ * @param {string} title
+ * @param {object} options
+ * @param {string} options.testid of the number
+ * @param {(status: any) => string} options.value
+ * @param {(status: any) => string} [options.of] of how many
+ * @returns {{element: HTMLElement, show: (status: any | null) => void}}
+ */
+export function tile(title, { testid, value, of }) {
+  const number = h("span", { class: "tile-value", "data-testid": testid });
+  const whole = h("span", { class: "muted" });
+  const element = h("dl", { class: "tile" }, h("dt", {}, title), h("dd", {}, number, " ", whole));
+  let before = null;
+  const show = (status) => {
+    const text = status ? value(status) : UNKNOWN;
+    const total = status && of ? `of ${of(status)}` : "";
+    if (before === text + total) return;
+    before = text + total;
+    put(number, known(text));
+    whole.textContent = total;
+  };
+  show(null);
+  return { element, show };
+}

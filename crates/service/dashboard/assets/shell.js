@@ -1,0 +1,102 @@
+// What stands around every view: the skip link, the navigation, the state of the stream, theme and log-out.
+
+import { announceIn } from "./core/announce.js";
+import { stream, streamState } from "./core/events.js";
+import { live, liveSource } from "./core/live.js";
+import { routeTo } from "./core/router.js";
+import { logOut, may } from "./core/session.js";
+import { onTick } from "./core/stale.js";
+import { chooseTheme, chosenTheme, THEMES } from "./core/theme.js";
+import { h, put, set } from "./parts/dom.js";
+import { errorLine } from "./parts/panel.js";
+import { foreign, shorten } from "./parts/text.js";
+
+const NAVIGATION = [
+  ["overview", "Overview"], ["devices", "Devices"], ["gateways", "Gateways"],
+  ["rounds", "Rounds"], ["events", "Events"], ["audit", "Audit", "admin"],
+];
+
+/**
+ * Fills the body.
+ * @param {HTMLElement} body
+ * @returns {{main: HTMLElement, showUser: (user: any | null) => void, showWhere: (view: string | null) => void}}
+ */
+export function buildShell(body) {
+  const forever = new AbortController().signal;
+  const main = h("main", { id: "main", tabindex: "-1" });
+  const links = h("ul", {});
+  const navigation = h("nav", { class: "main-nav", "aria-label": "Main", hidden: true }, links);
+  const user = h("div", { class: "user", hidden: true });
+  const region = h("div", { class: "unseen", role: "status", "aria-live": "polite", "data-testid": "announcements" });
+  const brand = h("a", { class: "brand", href: routeTo(["overview"]) }, h("img", { src: "/assets/icon.svg", alt: "", width: 24, height: 24 }), "Linewarden");
+  const header = h("header", { class: "top" }, brand, navigation, h("div", { class: "top-end" }, streamMark(forever), themeChoice(), user));
+  const error = errorLine();
+  body.replaceChildren(skipLink(main), header, databaseNotice(forever), error.element, main, region);
+  announceIn(region);
+
+  const showUser = (next) => {
+    navigation.hidden = next === null;
+    user.hidden = next === null;
+    put(links, ...NAVIGATION.filter(([, , role]) => next && (!role || may(role))).map(navigationLink));
+    put(user, ...(next ? userParts(next, error.fail) : []));
+    error.fail(null);
+  };
+  const showWhere = (view) => {
+    for (const link of links.querySelectorAll("a")) set(link, { "aria-current": link.dataset.view === view ? "page" : null });
+  };
+  return { main, showUser, showWhere };
+}
+
+function skipLink(main) {
+  const link = h("a", { class: "skip", href: "#main" }, "Skip to content");
+  // The part after '#' names the view, so the link must not change it.
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    (main.querySelector("h1") ?? main).focus();
+  });
+  return link;
+}
+
+const navigationLink = ([view, title]) => h("li", {}, h("a", { href: routeTo([view]), "data-view": view, "data-testid": `nav-${view}` }, title));
+
+function userParts({ name, role }, fail) {
+  const button = h("button", { type: "button", class: "button small", "data-testid": "log-out" }, "Log out");
+  button.addEventListener("click", () => logOut().catch((fault) => fail(new Error(`You are still logged in: ${fault.message}`))));
+  return [h("span", { class: "user-name", "data-testid": "user" }, foreign(shorten(name, 40)), " ", h("span", { class: "muted", "data-testid": "role" }, role)), button];
+}
+
+function themeChoice() {
+  const select = h("select", { "aria-label": "Theme", "data-testid": "theme" },
+    Object.entries(THEMES).map(([theme, title]) => h("option", { value: theme }, title)));
+  select.value = chosenTheme();
+  select.addEventListener("change", () => chooseTheme(select.value));
+  return select;
+}
+
+/** Whether what is shown is live: always in sight, because the graphs may be far down. */
+function streamMark(signal) {
+  const words = h("span", {});
+  const mark = h("span", { class: "stream", "data-testid": "stream-state", hidden: true }, h("span", { class: "stream-sign", "aria-hidden": "true" }), words);
+  const update = () => {
+    const stale = liveSource.isStale();
+    const state = stale ? "stale" : liveSource.hasValues ? "live" : "waiting";
+    const reconnecting = streamState() === "open" ? "" : "reconnecting; ";
+    mark.hidden = streamState() === "closed";
+    mark.dataset.state = state;
+    words.textContent = { live: "live", waiting: "connecting", stale: reconnecting + liveSource.words() }[state];
+  };
+  stream.on("state", update, signal);
+  onTick(update, signal);
+  return mark;
+}
+
+function databaseNotice(signal) {
+  const notice = h("p", { class: "notice", role: "alert", "data-testid": "database-notice", hidden: true });
+  live.on("status", (status) => {
+    const away = status?.database === "unavailable";
+    const words = away ? "The registry's database cannot be reached: lists cannot be read and nothing can be changed. Gateways go on from their caches." : "";
+    if (notice.textContent !== words) notice.textContent = words;
+    notice.hidden = !away;
+  }, signal);
+  return notice;
+}

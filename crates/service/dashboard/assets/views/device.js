@@ -1,0 +1,133 @@
+// One device: what it is, its leases, its attestation, its history, and what an operator may do to it.
+
+import { get } from "../core/api.js";
+import { controllerNowS } from "../core/clock.js";
+import { stream } from "../core/events.js";
+import { gatewayName, learnGateways } from "../core/gateways.js";
+import { poll } from "../core/poll.js";
+import { routeTo } from "../core/router.js";
+import { badge } from "../parts/badge.js";
+import { deviceActions } from "../parts/device-actions.js";
+import { h, putChanged } from "../parts/dom.js";
+import { facts } from "../parts/facts.js";
+import { count, known, timeNode } from "../parts/format.js";
+import { gatewayLink } from "../parts/links.js";
+import { panel, viewHead } from "../parts/panel.js";
+import { table } from "../parts/table.js";
+import { foreign, longText, shorten } from "../parts/text.js";
+
+/** @param {import("../app.js").Context} context */
+export function showDevice({ main, route, signal, setTitle }) {
+  const id = route.path[1].toLowerCase();
+  setTitle(id);
+  const head = viewHead(h("span", { class: "id" }, id));
+  const summary = panel("Device");
+  const leases = leaseTable();
+  const attestation = panel("Attestation", { testid: "attestation" });
+  const leasePanel = panel("Leases", { testid: "leases" }, leases.element);
+  const history = historyTable();
+  const historyPanel = panel("History", { testid: "history" }, history.element);
+  const actions = deviceActions((device) => show(device));
+  const show = (device) => {
+    setTitle(device.name || id);
+    putChanged(head.firstChild, [device.name, id], () => [device.name ? longText(device.name, 160) : "Device without a name", h("span", { class: "id", "data-testid": "device-id" }, id)]);
+    putChanged(summary.body, device, () => [statusLine(device), deviceFacts(device)]);
+    putChanged(attestation.body, device.attestation, () => attestationParts(device));
+    leases.show(device.leases ?? []);
+    history.show(withKeys(device.history ?? []));
+    actions.show(device);
+    for (const part of parts) part.hidden = false;
+  };
+  const parts = [attestation.element, leasePanel.element, historyPanel.element];
+  for (const part of parts) part.hidden = true;
+  main.append(
+    h("p", { class: "crumbs" }, h("a", { href: routeTo(["devices"]) }, "Devices")),
+    head, actions.element,
+    h("div", { class: "columns" }, summary.element, attestation.element, leasePanel.element),
+    historyPanel.element);
+  watch(id, { show, boxes: [summary, attestation, leasePanel, historyPanel], signal });
+}
+
+function watch(id, { show, boxes, signal }) {
+  const load = async (inner) => {
+    await learnGateways(inner);
+    return get(`/devices/${encodeURIComponent(id)}`, {}, inner);
+  };
+  const polled = poll({ name: "Details of the device", everyS: 10, load, show, fail: boxes[0].fail, signal });
+  for (const box of boxes) box.cover(polled.source, signal);
+  stream.on("event", ({ device }) => device === id && polled.again(), signal);
+}
+
+function statusLine({ status, reason, since_s: sinceS }) {
+  return h("p", { class: "status-line" },
+    badge(status, { "data-testid": "device-status" }),
+    Number.isFinite(sinceS) && [" since ", timeNode(sinceS)],
+    reason && [": ", h("span", { "data-testid": "device-reason" }, longText(reason, 300))]);
+}
+
+function deviceFacts(device) {
+  const last = device.last_session;
+  return facts([
+    ["Mode", `${device.mode}, suite ${device.suite}`],
+    ["Rows left", device.rows_left === null ? "needs none (key mode)" : `${count(device.rows_left)} of ${count(device.rows_total)}`],
+    ["PUF profile", device.puf_profile ? foreign(shorten(device.puf_profile, 200)) : known("—")],
+    ["Enrolled", timeNode(device.enrolled_at_s)],
+    ["Epoch", count(device.epoch)],
+    ["Revision", count(device.revision)],
+    // As a moment and not as an age: an age would be wrong a second later.
+    ["Last session", last ? [timeNode(controllerNowS() - last.age_s), " at ", gatewayLink(last.gateway)] : "none known"],
+  ]);
+}
+
+function attestationParts({ id, attestation }) {
+  if (!attestation) return h("p", { class: "empty" }, "This device is not attested.");
+  return [
+    h("p", { class: "status-line" }, badge(attestation.state, { "data-testid": "attestation-state" }), " since ", timeNode(attestation.since_s)),
+    facts([
+      ["Group", foreign(attestation.group)],
+      ["Gateway", gatewayLink(attestation.gateway)],
+      ["Protection", attestation.protection === "tpm" ? "TPM" : (attestation.protection ?? known("—"))],
+      ["Signed result", h("a", { href: `/api/v1/results/${encodeURIComponent(id)}`, download: `${id}.jwt` }, "EAR as JWT")],
+    ]),
+  ];
+}
+
+function leaseTable() {
+  return table({
+    caption: "Leases of this device's rows",
+    keyOf: ({ gateway, rows }) => `${gateway}/${rows?.[0]}`,
+    empty: "No gateway holds rows of this device.",
+    columns: [
+      { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
+      { title: "Rows", kind: "number", cell: ({ rows }) => (rows ? `${count(rows[0])} – ${count(rows[1])}` : known("—")) },
+      { title: "Mark", kind: "number", cell: ({ mark }) => count(mark) },
+      { title: "Fence", kind: "number", cell: ({ fence }) => count(fence) },
+    ],
+  });
+}
+
+function historyTable() {
+  return table({
+    caption: "What happened to this device, the newest first",
+    keyOf: ({ key }) => key,
+    empty: "Nothing is known to have happened.",
+    testid: "history-row",
+    columns: [
+      { title: "Time", cell: (entry) => timeNode(entry.at_s) },
+      { title: "What", cell: ({ what }) => String(what).replaceAll("_", " ") },
+      { title: "Detail", cell: ({ detail }) => longText(detail, 200) },
+      { title: "By", cell: ({ by }) => (by ? foreign(by) : h("span", { class: "muted" }, "the controller")) },
+      { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
+    ],
+  });
+}
+
+/** Entries have no number of their own: what they say, and which of the same they are, tells them apart. */
+function withKeys(entries) {
+  const seen = new Map();
+  return entries.toReversed().map((entry) => {
+    const text = JSON.stringify(entry);
+    seen.set(text, (seen.get(text) ?? 0) + 1);
+    return { ...entry, key: `${text} ${seen.get(text)}` };
+  }).toReversed();
+}

@@ -1,0 +1,116 @@
+// Devices: found by the beginning of their name or by id, filtered by status, page by page.
+
+import { get } from "../core/api.js";
+import { poll } from "../core/poll.js";
+import { replaceRoute, routeTo } from "../core/router.js";
+import { stream } from "../core/events.js";
+import { badge } from "../parts/badge.js";
+import { h } from "../parts/dom.js";
+import { count, timeNode } from "../parts/format.js";
+import { pager } from "../parts/pager.js";
+import { panel, viewHead } from "../parts/panel.js";
+import { table } from "../parts/table.js";
+import { longText, nameText } from "../parts/text.js";
+
+const PAGE = 100;
+const TYPING_MS = 250;
+const CHANGES = new Set(["enrolled", "replaced", "revoked", "quarantined", "released"]);
+
+/** @param {import("../app.js").Context} context */
+export function showDevices({ main, route, signal, setTitle }) {
+  setTitle("Devices");
+  const filters = { q: route.query.get("q") ?? "", status: route.query.get("status") ?? "", mode: route.query.get("mode") ?? "" };
+  let after = route.query.get("after");
+  const rows = table({ caption: "Devices", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No device matches.", testid: "device-row", roomRem: 60, rowAttributes: ({ id }) => ({ "data-device": id }) });
+  const box = panel("Found", { class: "list-panel" }, rows.element);
+  let pages = makePager(filters, after);
+  box.body.append(pages.element);
+
+  const polled = poll({
+    name: "The list of devices", everyS: 15, signal, fail: box.fail,
+    load: (inner) => find(filters, after, inner),
+    show: ({ items, next }) => {
+      rows.show(items);
+      pages.show(items.length, next);
+    },
+  });
+  box.cover(polled.source, signal);
+  stream.on("event", ({ kind }) => CHANGES.has(kind) && polled.again(), signal);
+
+  const change = () => {
+    after = null;
+    const fresh = makePager(filters, after);
+    pages.element.replaceWith(fresh.element);
+    pages = fresh;
+    replaceRoute(routeTo(["devices"], filters));
+    polled.reset();
+  };
+  main.append(viewHead("Devices"), filterForm(filters, change, signal), box.element);
+}
+
+/** A page of devices; where the text is a whole id, that device comes first. */
+async function find({ q, status, mode }, after, signal) {
+  const list = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
+  const isId = /^[0-9a-f]{16}$/i.test(q.trim()) && !after;
+  const byId = isId ? get(`/devices/${q.trim().toLowerCase()}`, {}, signal).catch(noneIfUnknown) : null;
+  const [page, device] = await Promise.all([list, byId]);
+  const fits = device && (!status || device.status === status) && (!mode || device.mode === mode);
+  return fits ? { ...page, items: [device, ...page.items.filter(({ id }) => id !== device.id)] } : page;
+}
+
+function noneIfUnknown(fault) {
+  if (fault.status === 404) return null;
+  throw fault;
+}
+
+const makePager = (filters, after) => pager({ what: "devices", after, href: (cursor) => routeTo(["devices"], { ...filters, after: cursor }) });
+
+function filterForm(filters, change, signal) {
+  const search = h("input", { id: "device-search", type: "search", value: filters.q, autocomplete: "off", autocapitalize: "none", spellcheck: "false", maxlength: "255", "data-testid": "device-search" });
+  let timer = null;
+  const searched = () => {
+    clearTimeout(timer);
+    if (filters.q === search.value) return;
+    filters.q = search.value;
+    change();
+  };
+  search.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(searched, TYPING_MS);
+  });
+  signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
+  const form = h("form", { class: "filters", role: "search", "aria-label": "Devices" },
+    h("div", { class: "field wide" }, h("label", { for: "device-search" }, "Name begins with, or id"), search),
+    choice("Status", "status", { "": "Any", active: "Active", quarantined: "Quarantined", revoked: "Revoked" }, filters, change),
+    choice("Mode", "mode", { "": "Any", pool: "Pool", key: "Key" }, filters, change));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    searched();
+  });
+  return form;
+}
+
+function choice(title, key, options, filters, change) {
+  const id = `device-${key}`;
+  const select = h("select", { id, "data-testid": `device-${key}-filter` }, Object.entries(options).map(([value, words]) => h("option", { value }, words)));
+  select.value = filters[key];
+  select.addEventListener("change", () => {
+    filters[key] = select.value;
+    change();
+  });
+  return h("div", { class: "field" }, h("label", { for: id }, title), select);
+}
+
+const rowsText = ({ rows_left: left, rows_total: total }) => (left === null ? "–" : `${count(left)} of ${count(total)}`);
+
+const COLUMNS = [
+  {
+    title: "Device", sign: ({ id, name }) => JSON.stringify([id, name]),
+    cell: ({ id, name }) => h("a", { href: routeTo(["devices", id]), "data-testid": "device-link" }, nameText(name, "no name"), h("span", { class: "id" }, id)),
+  },
+  { title: "Status", sign: ({ status }) => status, cell: ({ status }) => badge(status) },
+  { title: "Reason", sign: ({ reason }) => String(reason), cell: ({ reason }) => (reason ? longText(reason, 80) : "") },
+  { title: "Mode", sign: ({ mode, suite }) => `${mode} ${suite}`, cell: ({ mode, suite }) => `${mode}, suite ${suite}` },
+  { title: "Rows left", kind: "number", sign: rowsText, cell: rowsText },
+  { title: "Enrolled", sign: (device) => String(device.enrolled_at_s), cell: (device) => timeNode(device.enrolled_at_s) },
+];

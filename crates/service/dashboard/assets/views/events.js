@@ -1,0 +1,71 @@
+// Events: live and past, by kind, gateway and device.
+
+import { get } from "../core/api.js";
+import { KINDS } from "../core/events.js";
+import { learnGateways } from "../core/gateways.js";
+import { poll } from "../core/poll.js";
+import { routeTo } from "../core/router.js";
+import { h, set } from "../parts/dom.js";
+import { eventTable } from "../parts/event-table.js";
+import { filterForm } from "../parts/filters.js";
+import { pager } from "../parts/pager.js";
+import { panel, viewHead } from "../parts/panel.js";
+
+const PAGE = 100;
+
+/** Choices of kinds; each is what the API takes. */
+const CHOICES = [
+  ["", "All kinds"],
+  ["enrolled,replaced,revoked,quarantined,released", "Changes of devices"],
+  ["refused,gateway_lost,gateway_untrusted,quarantined,revoked", "Alarms"],
+  ["gateway_connected,gateway_lost,gateway_untrusted,gateway_retired", "Gateways"],
+  ["policy,signer,user", "Administration"],
+  ...KINDS.map((kind) => [kind, `Only: ${kind.replaceAll("_", " ")}`]),
+];
+
+/** @param {import("../app.js").Context} context */
+export function showEvents({ main, route, signal, setTitle }) {
+  setTitle("Events");
+  const filters = Object.fromEntries(["kinds", "gateway", "device"].map((name) => [name, route.query.get(name)]));
+  const after = route.query.get("after");
+  const isLive = !after;
+  const events = eventTable({ keep: isLive ? 2 * PAGE : PAGE, wanted: (event) => matches(event, filters), isLive, signal });
+  const pages = pager({ what: "events", after, href: (cursor) => routeTo(["events"], { ...filters, after: cursor }) });
+  const box = panel(isLive ? "Newest" : "Earlier", { class: "list-panel", aside: isLive && pauseButton(events) }, events.element, pages.element);
+  const load = async (inner) => {
+    await learnGateways(inner);
+    return get("/events/history", { ...filters, after, limit: PAGE }, inner);
+  };
+  const show = ({ items, next }) => {
+    events.show(items);
+    pages.show(items.length, next);
+  };
+  box.cover(poll({ name: "Events", everyS: 30, load, show, fail: box.fail, signal }).source, signal);
+  main.append(viewHead("Events"), filterForm("Events", ["events"], fields(filters)), box.element);
+}
+
+function fields({ kinds, gateway, device }) {
+  const choices = !kinds || CHOICES.some(([value]) => value === kinds) ? CHOICES : [...CHOICES, [kinds, kinds]];
+  return [
+    { name: "kinds", title: "Kind", value: kinds, options: choices },
+    { name: "gateway", title: "Gateway number", value: gateway, attributes: { inputmode: "numeric", pattern: "[0-9]*" } },
+    { name: "device", title: "Device id", value: device, attributes: { pattern: "[0-9a-fA-F]{16}", title: "16 hexadecimal digits" } },
+  ];
+}
+
+function matches(event, { kinds, gateway, device }) {
+  if (kinds && !kinds.split(",").includes(event.kind)) return false;
+  if (gateway && String(event.gateway) !== gateway) return false;
+  return !device || event.device === device.toLowerCase();
+}
+
+/** Whoever reads a row must be able to stop the rows from moving. */
+function pauseButton(events) {
+  const button = h("button", { type: "button", class: "button small", "aria-pressed": "false", "data-testid": "pause" }, "Pause");
+  button.addEventListener("click", () => {
+    const paused = button.getAttribute("aria-pressed") !== "true";
+    set(button, { "aria-pressed": String(paused) });
+    events.pause(paused);
+  });
+  return button;
+}

@@ -1,0 +1,121 @@
+// The overview: live rate and latency, the fleet, verdicts, rounds, gateways and the newest events.
+
+import { get } from "../core/api.js";
+import { controllerNowS } from "../core/clock.js";
+import { KINDS } from "../core/events.js";
+import { learnGateways, watchGateways } from "../core/gateways.js";
+import { GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
+import { poll } from "../core/poll.js";
+import { routeTo } from "../core/router.js";
+import { watchRounds } from "../core/rounds.js";
+import { onTick } from "../core/stale.js";
+import { chart } from "../parts/chart.js";
+import { h } from "../parts/dom.js";
+import { eventTable } from "../parts/event-table.js";
+import { fleet } from "../parts/fleet.js";
+import { count, duration, rate } from "../parts/format.js";
+import { gatewayTable } from "../parts/gateway-table.js";
+import { heatStrip } from "../parts/heatstrip.js";
+import { panel, viewHead } from "../parts/panel.js";
+import { tile } from "../parts/tile.js";
+import { verdictTable } from "../parts/verdict-table.js";
+
+/** So many of them come in a busy fleet that they would push out what matters. */
+const TOO_MANY = new Set(["round", "session"]);
+const EVENTS_SHOWN = 10;
+
+/** @param {import("../app.js").Context} context */
+export function showOverview({ main, signal, setTitle }) {
+  setTitle("Overview");
+  main.append(
+    viewHead("Overview"),
+    tiles(signal),
+    h("div", { class: "columns" }, ...graphs(signal)),
+    h("div", { class: "columns small-and-large" }, fleetPanel(signal), verdictsPanel(signal)),
+    roundsPanel(signal),
+    gatewaysPanel(signal),
+    eventsPanel(signal),
+  );
+}
+
+function tiles(signal) {
+  const all = [
+    tile("Authentications a second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
+    tile("Latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
+    tile("Latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
+    tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), of: (status) => count(status.devices?.total) }),
+    tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), of: (status) => count(status.gateways?.total) }),
+  ];
+  const box = panel("Now", { class: "tiles-panel" }, h("div", { class: "tiles" }, all.map(({ element }) => element)));
+  box.cover(liveSource, signal);
+  whenStatus((status) => all.forEach(({ show }) => show(status)), signal);
+  return box.element;
+}
+
+function graphs(signal) {
+  const frame = { windowS: WINDOW_S, gapS: GAP_S };
+  const rates = chart({ ...frame, title: "Authentications a second", series: [{ key: "rate", label: "Rate" }], format: rate });
+  const latencies = chart({ ...frame, title: "Latency", series: [{ key: "p50", label: "p50" }, { key: "p99", label: "p99" }], format: duration });
+  const draw = () => {
+    for (const { draw: drawOne } of [rates, latencies]) drawOne(latestSamples(), controllerNowS());
+  };
+  live.on("status", draw, signal);
+  // Without new numbers the graph moves on all the same, and a gap opens at its end.
+  onTick(draw, signal);
+  requestAnimationFrame(draw);
+  return [["Authentication rate", rates], ["Latency", latencies]].map(([title, { element, button }]) => {
+    const box = panel(title, { class: "graph-panel", aside: button }, element);
+    box.cover(liveSource, signal);
+    return box.element;
+  });
+}
+
+function fleetPanel(signal) {
+  const { element, show } = fleet();
+  const box = panel("Fleet", { testid: "fleet" }, element);
+  box.cover(liveSource, signal);
+  whenStatus((status) => show(status?.devices ?? null), signal);
+  return box.element;
+}
+
+function verdictsPanel(signal) {
+  const { element, show } = verdictTable();
+  const box = panel("Verdicts by reason", { testid: "verdicts" }, h("div", { class: "scroll-box", tabindex: "0", role: "region", "aria-label": "List of verdicts" }, element));
+  box.cover(liveSource, signal);
+  whenStatus((status) => show(status?.verdicts ?? null, verdictRates()), signal);
+  return box.element;
+}
+
+function roundsPanel(signal) {
+  const strip = heatStrip();
+  const box = panel("Rounds", { aside: more("rounds", "All rounds") }, strip.element);
+  box.cover(watchRounds({ show: strip.show, fail: box.fail, signal }).source, signal);
+  return box.element;
+}
+
+function gatewaysPanel(signal) {
+  const gateways = gatewayTable(signal);
+  const box = panel("Gateways", {}, gateways.element);
+  box.cover(watchGateways({ show: gateways.show, fail: box.fail, signal }).source, signal);
+  return box.element;
+}
+
+function eventsPanel(signal) {
+  const kinds = KINDS.filter((kind) => !TOO_MANY.has(kind));
+  const events = eventTable({ keep: EVENTS_SHOWN, wanted: ({ kind }) => !TOO_MANY.has(kind), isLive: true, signal });
+  const box = panel("Newest events, without sessions and rounds", { aside: more("events", "All events") }, events.element);
+  const load = async (inner) => {
+    await learnGateways(inner);
+    return get("/events/history", { kinds: kinds.join(","), limit: EVENTS_SHOWN }, inner);
+  };
+  const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
+  box.cover(source, signal);
+  return box.element;
+}
+
+const more = (view, words) => h("a", { href: routeTo([view]) }, words);
+
+function whenStatus(show, signal) {
+  show(latestStatus());
+  live.on("status", show, signal);
+}

@@ -1,0 +1,70 @@
+// Rounds: the heat strip of all gateways and groups, and below it every round as a table.
+
+import { get } from "../core/api.js";
+import { gatewayName, knownGateways, learnGateways } from "../core/gateways.js";
+import { poll } from "../core/poll.js";
+import { routeTo } from "../core/router.js";
+import { roundKey, watchRounds } from "../core/rounds.js";
+import { stream } from "../core/events.js";
+import { h } from "../parts/dom.js";
+import { filterForm } from "../parts/filters.js";
+import { count, duration, percent, timeNode } from "../parts/format.js";
+import { heatStrip } from "../parts/heatstrip.js";
+import { gatewayLink } from "../parts/links.js";
+import { pager } from "../parts/pager.js";
+import { panel, viewHead } from "../parts/panel.js";
+import { table } from "../parts/table.js";
+import { foreign } from "../parts/text.js";
+
+const PAGE = 50;
+
+/** @param {import("../app.js").Context} context */
+export function showRounds({ main, route, signal, setTitle }) {
+  setTitle("Rounds");
+  const filters = { gateway: route.query.get("gateway"), group: route.query.get("group") };
+  const strip = heatStrip();
+  const stripPanel = panel("Heat strip", {}, strip.element);
+  stripPanel.cover(watchRounds({ ...filters, show: strip.show, fail: stripPanel.fail, signal }).source, signal);
+  main.append(viewHead("Rounds"), filterForm("Rounds", ["rounds"], fields(filters)), stripPanel.element, listPanel(filters, route.query.get("after"), signal));
+}
+
+function fields({ gateway, group }) {
+  const gateways = knownGateways().map(([id, name]) => [String(id), name || `gateway ${id}`]);
+  // Before the names are known, a number can still be typed.
+  const byName = gateways.length > 0 ? { options: [["", "Any"], ...gateways] } : { type: "text" };
+  return [
+    { name: "gateway", title: "Gateway", value: gateway, ...byName },
+    { name: "group", title: "Group", value: group, type: "text" },
+  ];
+}
+
+function listPanel(filters, after, signal) {
+  const rows = table({ caption: "Rounds, the newest first", columns: COLUMNS, keyOf: roundKey, empty: "No rounds.", testid: "round-row" });
+  const pages = pager({ what: "rounds", after, href: (cursor) => routeTo(["rounds"], { ...filters, after: cursor }) });
+  const box = panel("All rounds", {}, rows.element, pages.element);
+  const load = async (inner) => {
+    await learnGateways(inner);
+    return get("/rounds", { ...filters, after, limit: PAGE }, inner);
+  };
+  const show = ({ items, next }) => {
+    rows.show(items);
+    pages.show(items.length, next);
+  };
+  const polled = poll({ name: "The list of rounds", everyS: 15, load, show, fail: box.fail, signal });
+  box.cover(polled.source, signal);
+  if (!after) stream.on("event", ({ kind }) => kind === "round" && polled.again(), signal);
+  return box.element;
+}
+
+const shareText = ({ ok, asked }) => (asked > 0 ? percent(ok / asked) : "—");
+
+const COLUMNS = [
+  { title: "Round", cell: ({ number, period }) => [count(number), h("span", { class: "muted" }, ` period ${count(period)}`)] },
+  { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
+  { title: "Group", cell: ({ group }) => foreign(group) },
+  { title: "Ended", cell: (round) => timeNode(round.ended_at_s, { short: true }) },
+  { title: "Ok", kind: "number", cell: (round) => `${count(round.ok)} of ${count(round.asked)} (${shareText(round)})` },
+  { title: "Late", kind: "number", cell: ({ late }) => count(late) },
+  { title: "Silent", kind: "number", cell: ({ silent }) => count(silent) },
+  { title: "Last verdict", kind: "number", cell: (round) => duration(round.last_verdict_ms === null ? null : round.last_verdict_ms * 1000) },
+];

@@ -1,0 +1,183 @@
+//! What happens, as it happens, and what has happened.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::Sse;
+use axum::response::sse::{Event as Line, KeepAlive};
+use linewarden_registry::JournalFilter;
+use serde::Deserialize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
+
+use super::lists::{List, Part, device, gateway};
+use crate::auth::Viewer;
+use crate::error::Result;
+use crate::state::App;
+use crate::stream::{Event, PAGE_ENTRIES, body_of, event_of};
+
+/// Events that wait for one slow listener.
+const QUEUE: usize = 256;
+/// From one sign of life to the next.
+const ALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// Which events.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Kinds {
+    /// Of these kinds only, with commas between them.
+    kinds: Option<String>,
+}
+
+impl Kinds {
+    fn list(&self) -> Vec<String> {
+        let kinds = self.kinds.iter().flat_map(|kinds| kinds.split(','));
+        kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+/// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
+/// on behind that one.
+#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream")))]
+pub(crate) async fn stream(
+    _: Viewer,
+    State(app): State<App>,
+    Query(kinds): Query<Kinds>,
+    headers: HeaderMap,
+) -> Sse<impl Stream<Item = Result<Line, Infallible>>> {
+    let last = headers
+        .get("last-event-id")
+        .and_then(|last| last.to_str().ok()?.parse().ok());
+    let (out, lines) = mpsc::channel(QUEUE);
+    tokio::spawn(listen(app, kinds.list(), last, out));
+    Sse::new(ReceiverStream::new(lines)).keep_alive(KeepAlive::new().interval(ALIVE_EVERY).text("alive"))
+}
+
+/// Ends when the listener is gone.
+async fn listen(
+    app: App,
+    kinds: Vec<String>,
+    last: Option<u64>,
+    out: mpsc::Sender<Result<Line, Infallible>>,
+) {
+    // Before the past is read, so that nothing falls in between.
+    let mut events = app.stream.listen();
+    let mut seen = last;
+    let is_wanted = |event: &Event| kinds.is_empty() || kinds.iter().any(|kind| **kind == *event.kind);
+    let mut is_behind = last.is_some();
+    loop {
+        if is_behind {
+            if !catch_up(&app, &mut seen, &is_wanted, &out).await {
+                return;
+            }
+            is_behind = false;
+        }
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = out.closed() => return,
+        };
+        match event {
+            Ok(event) => {
+                if event
+                    .number
+                    .is_some_and(|number| seen.is_some_and(|seen| number <= seen))
+                {
+                    continue;
+                }
+                seen = event.number.or(seen);
+                if is_wanted(&event) && out.send(Ok(line(&event))).await.is_err() {
+                    return;
+                }
+            }
+            // It was too slow; what it missed is in the journal.
+            Err(RecvError::Lagged(_)) => is_behind = seen.is_some(),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+/// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
+async fn catch_up(
+    app: &App,
+    seen: &mut Option<u64>,
+    is_wanted: &impl Fn(&Event) -> bool,
+    out: &mpsc::Sender<Result<Line, Infallible>>,
+) -> bool {
+    while let Some(from) = *seen {
+        let Ok(entries) = app.registry.journal_after(from, PAGE_ENTRIES).await else {
+            return false;
+        };
+        let Some(newest) = entries.last().map(|entry| entry.number) else {
+            return true;
+        };
+        for entry in entries.iter().filter(|entry| !entry.refused) {
+            let event = event_of(entry);
+            if is_wanted(&event) && out.send(Ok(line(&event))).await.is_err() {
+                return false;
+            }
+        }
+        *seen = Some(newest);
+    }
+    true
+}
+
+fn line(event: &Event) -> Line {
+    let line = Line::default().event(&*event.kind).data(&*event.data);
+    match event.number {
+        Some(number) => line.id(number.to_string()),
+        None => line,
+    }
+}
+
+/// Which entries.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct History {
+    /// Of these kinds only, with commas between them.
+    kinds: Option<String>,
+    device: Option<String>,
+    gateway: Option<String>,
+    /// How many at most: 1 to 1000; 100 if not given.
+    limit: Option<u32>,
+    /// From the `next` of the part before.
+    after: Option<String>,
+}
+
+/// What has happened, newest first.
+#[utoipa::path(get, path = "/api/v1/events/history", params(History), responses((status = 200, body = List<serde_json::Value>)))]
+pub(crate) async fn history(
+    _: Viewer,
+    State(app): State<App>,
+    Query(which): Query<History>,
+) -> Result<Json<List<serde_json::Value>>> {
+    let part = Part {
+        limit: which.limit,
+        after: which.after,
+    };
+    let kinds = Kinds { kinds: which.kinds };
+    let filter = JournalFilter {
+        kinds: kinds.list(),
+        device: which
+            .device
+            .as_deref()
+            .map(|id| device(id, "device"))
+            .transpose()?,
+        gateway: which.gateway.as_deref().map(gateway).transpose()?,
+        without_refused: true,
+        ..JournalFilter::default()
+    };
+    let page = app
+        .registry
+        .journal(&filter, part.after_number()?, part.limit()?)
+        .await?;
+    Ok(Json(List {
+        items: page.entries.iter().map(body_of).collect(),
+        next: page.next.map(|number| number.to_string()),
+    }))
+}

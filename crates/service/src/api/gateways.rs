@@ -1,0 +1,200 @@
+//! Gateways: who they are, and how they stand.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{GatewayEntry, Note};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+use super::devices::act;
+use super::lists::{List, Reason, gateway};
+use crate::auth::{Admin, Viewer};
+use crate::clock::{now_ms, now_s};
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::fleet::{Heard, SILENT_MS};
+use crate::state::App;
+
+/// Latencies, microseconds.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Latency {
+    p50: f64,
+    p99: f64,
+}
+
+/// A gateway. What it says of itself is `age_s` old.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Gateway {
+    id: u32,
+    name: String,
+    /// connected, silent, never or retired
+    pub(crate) state: &'static str,
+    /// Which controller heard it last.
+    controller: Option<String>,
+    fence: u64,
+    seen_at_s: Option<u64>,
+    age_s: Option<u64>,
+    dataplane: Option<String>,
+    version: Option<String>,
+    pub(crate) authentications_per_s: Option<f64>,
+    pub(crate) latency_us: Option<Latency>,
+    devices: Option<u64>,
+    slots: Option<u64>,
+    pub(crate) sessions: Option<u64>,
+    /// Frames since its start, by verdict.
+    pub(crate) verdicts: Option<BTreeMap<String, u64>>,
+    retired_at_s: Option<u64>,
+    retired_reason: Option<String>,
+}
+
+impl Latency {
+    fn of(heard: &Heard) -> Option<Self> {
+        Some(Self {
+            p50: heard.standing.latency_us_p50?,
+            p99: heard.standing.latency_us_p99?,
+        })
+    }
+
+    /// The worst of several: of medians and percentiles no mean says anything.
+    pub(crate) fn worst(several: impl Iterator<Item = Self>) -> Option<Self> {
+        several.reduce(|one, other| Self {
+            p50: one.p50.max(other.p50),
+            p99: one.p99.max(other.p99),
+        })
+    }
+}
+
+impl Gateway {
+    fn new(id: GatewayId, entry: Option<GatewayEntry>, heard: Option<Heard>, now_ms: u64) -> Self {
+        let age_ms = heard.as_ref().map(|heard| now_ms.saturating_sub(heard.at_ms));
+        let retired = entry.as_ref().and_then(|entry| entry.retired.clone());
+        let state = match (&retired, age_ms) {
+            (Some(_), _) => "retired",
+            (None, None) => "never",
+            (None, Some(age_ms)) if age_ms < SILENT_MS => "connected",
+            (None, Some(_)) => "silent",
+        };
+        let (retired_at_s, retired_reason) = retired.unzip();
+        Self {
+            id: id.0,
+            state,
+            controller: heard.as_ref().map(|heard| heard.controller.clone()),
+            fence: heard
+                .as_ref()
+                .map_or(0, |heard| heard.standing.fence)
+                .max(entry.as_ref().map_or(0, |entry| entry.fence)),
+            name: entry.map_or_else(String::new, |entry| entry.name),
+            seen_at_s: heard.as_ref().map(|heard| heard.at_ms / 1000),
+            age_s: age_ms.map(|age_ms| age_ms / 1000),
+            dataplane: heard.as_ref().map(|heard| heard.standing.dataplane.clone()),
+            version: heard.as_ref().map(|heard| heard.standing.version.clone()),
+            authentications_per_s: heard.as_ref().map(|heard| heard.standing.authentications_per_s),
+            latency_us: heard.as_ref().and_then(Latency::of),
+            devices: heard.as_ref().map(|heard| heard.standing.devices),
+            slots: heard.as_ref().map(|heard| heard.standing.slots),
+            sessions: heard.as_ref().and_then(|heard| heard.standing.sessions),
+            verdicts: heard.map(|heard| heard.standing.verdicts),
+            retired_at_s,
+            retired_reason,
+        }
+    }
+}
+
+/// Those in the book, and those that were only heard.
+pub(crate) async fn all(app: &App) -> Result<Vec<Gateway>> {
+    let now_ms = now_ms();
+    let mut heard = app.fleet.all();
+    let mut gateways = BTreeMap::new();
+    for entry in app.registry.gateways().await? {
+        match entry {
+            Ok(entry) => {
+                let id = entry.gateway;
+                gateways.insert(id, Gateway::new(id, Some(entry), heard.remove(&id), now_ms));
+            }
+            Err(error) => tracing::error!(%error, "left out of a list"),
+        }
+    }
+    for (id, heard) in heard {
+        gateways.insert(id, Gateway::new(id, None, Some(heard), now_ms));
+    }
+    Ok(gateways.into_values().collect())
+}
+
+/// All gateways.
+#[utoipa::path(get, path = "/api/v1/gateways", responses((status = 200, body = List<Gateway>)))]
+pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Gateway>>> {
+    Ok(Json(List {
+        items: all(&app).await?,
+        next: None,
+    }))
+}
+
+/// A gateway.
+#[utoipa::path(get, path = "/api/v1/gateways/{id}", responses((status = 200, body = Gateway), (status = 404, body = ErrorBody)))]
+pub(crate) async fn show(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Gateway>> {
+    one(&app, gateway(&id)?).await.map(Json)
+}
+
+async fn one(app: &App, id: GatewayId) -> Result<Gateway> {
+    let found = all(app).await?.into_iter().find(|gateway| gateway.id == id.0);
+    found.ok_or_else(|| ApiError::not_found("such gateway"))
+}
+
+/// A gateway to be entered in the book.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewGateway {
+    id: u32,
+    name: String,
+    reason: String,
+}
+
+fn note(kind: &str, gateway: GatewayId, detail: &str) -> Note {
+    Note {
+        kind: kind.to_owned(),
+        gateway: Some(gateway),
+        device: None,
+        detail: detail.to_owned(),
+    }
+}
+
+/// Enters a gateway in the book, or gives it another name.
+#[utoipa::path(post, path = "/api/v1/gateways", request_body = NewGateway, responses((status = 201, body = Gateway), (status = 422, body = ErrorBody)))]
+pub(crate) async fn enter(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Json(NewGateway { id, name, reason }): Json<NewGateway>,
+) -> Result<(StatusCode, Json<Gateway>)> {
+    let id = GatewayId(id);
+    act(
+        &app,
+        &principal,
+        &reason,
+        note("gateway_entered", id, &name),
+        async |registry| Ok(registry.enter_gateway(id, &name, now_s()).await?),
+    )
+    .await?;
+    Ok((StatusCode::CREATED, Json(one(&app, id).await?)))
+}
+
+/// Retires a gateway for good: whoever has its certificate gets nothing from now on.
+#[utoipa::path(post, path = "/api/v1/gateways/{id}/retire", request_body = Reason, responses((status = 200, body = Gateway)))]
+pub(crate) async fn retire(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(Reason { reason }): Json<Reason>,
+) -> Result<Json<Gateway>> {
+    let id = gateway(&id)?;
+    act(
+        &app,
+        &principal,
+        &reason,
+        note("gateway_retired", id, ""),
+        async |registry| Ok(registry.retire_gateway(id, &reason, now_s()).await?),
+    )
+    .await?;
+    one(&app, id).await.map(Json)
+}

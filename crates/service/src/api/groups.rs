@@ -1,0 +1,154 @@
+//! Policies: what groups of devices are to run, and how they are asked.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, RegistryError, Reopen};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::devices::{act, note};
+use super::lists::{List, Reason};
+use crate::auth::{Admin, Operator, Viewer};
+use crate::clock::now_s;
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::state::App;
+
+/// A group's policy.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Policy {
+    name: String,
+    every_s: u32,
+    jitter_s: u32,
+    answer_ms: u32,
+    /// So many silences ..
+    silent: u32,
+    /// .. in so many rounds put a device into quarantine.
+    of_rounds: u32,
+    late_is_silent: bool,
+    /// automatic or command
+    reopen: &'static str,
+    has_reference: bool,
+    roll_out_until_s: Option<u64>,
+    rounds_wanted: u64,
+}
+
+impl From<Group> for Policy {
+    fn from(group: Group) -> Self {
+        Self {
+            name: group.name.as_str().to_owned(),
+            every_s: group.policy.every_s,
+            jitter_s: group.policy.jitter_s,
+            answer_ms: group.policy.answer_ms,
+            silent: group.policy.silent,
+            of_rounds: group.policy.of,
+            late_is_silent: group.policy.late_is_silent,
+            reopen: match group.policy.reopen {
+                Reopen::Automatic => "automatic",
+                Reopen::ByCommand => "command",
+            },
+            has_reference: group.reference.is_some(),
+            roll_out_until_s: group.roll_out.map(|roll_out| roll_out.until_s),
+            rounds_wanted: group.rounds_wanted,
+        }
+    }
+}
+
+/// What of a policy is to change; what is left out stays, or is as `linewarden attest group` has it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PolicyChange {
+    every_s: Option<u32>,
+    jitter_s: Option<u32>,
+    answer_ms: Option<u32>,
+    silent: Option<u32>,
+    of_rounds: Option<u32>,
+    late_is_silent: Option<bool>,
+    /// automatic or command
+    reopen: Option<String>,
+    reason: String,
+}
+
+fn name(text: String) -> Result<GroupName> {
+    GroupName::new(text).map_err(|error| ApiError::invalid("name", error.to_string()))
+}
+
+/// All groups.
+#[utoipa::path(get, path = "/api/v1/policies", responses((status = 200, body = List<Policy>)))]
+pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Policy>>> {
+    let groups = app.registry.groups().await?;
+    for error in &groups.damaged {
+        tracing::error!(error, "left out of a list");
+    }
+    Ok(Json(List {
+        items: groups.groups.into_iter().map(Policy::from).collect(),
+        next: None,
+    }))
+}
+
+/// Makes a group, or changes how it is asked.
+#[utoipa::path(put, path = "/api/v1/policies/{name}", request_body = PolicyChange, responses((status = 200, body = Policy), (status = 422, body = ErrorBody)))]
+pub(crate) async fn set(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Path(group): Path<String>,
+    Json(change): Json<PolicyChange>,
+) -> Result<Json<Policy>> {
+    let group = name(group)?;
+    let reopen = match change.reopen.as_deref() {
+        None => None,
+        Some("automatic") => Some(Reopen::Automatic),
+        Some("command") => Some(Reopen::ByCommand),
+        Some(_) => return Err(ApiError::invalid("reopen", "automatic or command")),
+    };
+    let what = note("policy", None, group.as_str());
+    act(&app, &principal, &change.reason, what, async |registry| {
+        let changed = registry
+            .change_group(&group, now_s(), |before| -> Result<NewGroup, RegistryError> {
+                let before = before?;
+                let policy = before
+                    .as_ref()
+                    .map_or_else(GroupPolicy::default, |group| group.policy);
+                Ok(NewGroup {
+                    name: group.clone(),
+                    policy: GroupPolicy {
+                        every_s: change.every_s.unwrap_or(policy.every_s),
+                        jitter_s: change.jitter_s.unwrap_or(policy.jitter_s),
+                        answer_ms: change.answer_ms.unwrap_or(policy.answer_ms),
+                        silent: change.silent.unwrap_or(policy.silent),
+                        of: change.of_rounds.unwrap_or(policy.of),
+                        late_is_silent: change.late_is_silent.unwrap_or(policy.late_is_silent),
+                        reopen: reopen.unwrap_or(policy.reopen),
+                    },
+                    reference: before.as_ref().and_then(|group| group.reference.clone()),
+                    roll_out: before.and_then(|group| group.roll_out),
+                })
+            })
+            .await;
+        Ok(changed?)
+    })
+    .await?;
+    one(&app, &group).await
+}
+
+async fn one(app: &App, group: &GroupName) -> Result<Json<Policy>> {
+    let found = app.registry.group(group).await?;
+    let found = found.ok_or_else(|| ApiError::not_found("such group"))?;
+    Ok(Json(found.into()))
+}
+
+/// Has a group asked now.
+#[utoipa::path(post, path = "/api/v1/policies/{name}/round", request_body = Reason, responses((status = 200, body = Policy), (status = 404, body = ErrorBody)))]
+pub(crate) async fn round(
+    Operator(principal): Operator,
+    State(app): State<App>,
+    Path(group): Path<String>,
+    Json(Reason { reason }): Json<Reason>,
+) -> Result<Json<Policy>> {
+    let group = name(group)?;
+    let what = note("round_wanted", None, group.as_str());
+    act(&app, &principal, &reason, what, async |registry| {
+        Ok(registry.want_round(&group).await?)
+    })
+    .await?;
+    one(&app, &group).await
+}

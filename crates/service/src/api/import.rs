@@ -1,0 +1,157 @@
+//! Devices in numbers: one a line, stored as they come.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use linewarden_registry::{DeviceRecord, OnConflict};
+use serde::{Deserialize, Serialize};
+use tokio_stream::StreamExt as _;
+use utoipa::{IntoParams, ToSchema};
+
+use super::devices::{NewDevice, act, note};
+use crate::auth::Operator;
+use crate::clock::now_s;
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::state::App;
+
+/// Longest line, bytes: a device of as many rows as there may be.
+const LINE_BYTES_MAX: usize = 16 << 20;
+/// Devices stored in one transaction ..
+const CHUNK_DEVICES: usize = 1_000;
+/// .. or fewer, where they are of so many bytes.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// How.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct How {
+    /// What becomes of devices that are enrolled already: refuse (the default), or replace their credentials.
+    on_conflict: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Imported {
+    /// Devices stored.
+    stored: u64,
+}
+
+/// Enrols devices: a JSON object a line, as for one device. They are stored as they come, a thousand at a time; `stored` in an error
+/// says how many were before the line that is at fault. The reason is the header `X-Reason`.
+#[utoipa::path(post, path = "/api/v1/devices/import", params(How), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = Imported), (status = 422, body = ErrorBody)))]
+pub(crate) async fn import(
+    Operator(principal): Operator,
+    State(app): State<App>,
+    Query(how): Query<How>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Imported>> {
+    let on_conflict = match how.on_conflict.as_deref() {
+        None | Some("refuse") => OnConflict::Refuse,
+        Some("replace") => OnConflict::Replace,
+        Some(_) => return Err(ApiError::invalid("on_conflict", "refuse or replace")),
+    };
+    let reason = headers.get("x-reason").and_then(|reason| reason.to_str().ok());
+    let reason = reason.unwrap_or_default().to_owned();
+    let mut lines = Lines::new(body);
+    let mut stored = 0;
+    loop {
+        let chunk = lines.chunk().await.map_err(|error| error.having_stored(stored))?;
+        if chunk.is_empty() {
+            return Ok(Json(Imported { stored }));
+        }
+        let count = chunk.len() as u64;
+        let what = note("enrolled", None, format!("{count} devices imported"));
+        act(&app, &principal, &reason, what, async |registry| {
+            Ok(registry.enrol_chunk(chunk, on_conflict).await?)
+        })
+        .await
+        .map_err(|error| error.having_stored(stored))?;
+        stored += count;
+    }
+}
+
+/// A body, line by line; no more of it is in memory than a chunk needs.
+struct Lines {
+    body: axum::body::BodyDataStream,
+    buffer: Vec<u8>,
+    /// The line read last, from 1.
+    number: u64,
+    enrolled_at_s: u64,
+    is_over: bool,
+}
+
+impl Lines {
+    fn new(body: Body) -> Self {
+        Self {
+            body: body.into_data_stream(),
+            buffer: Vec::new(),
+            number: 0,
+            enrolled_at_s: now_s(),
+            is_over: false,
+        }
+    }
+
+    /// The next devices; none at the end.
+    async fn chunk(&mut self) -> Result<Vec<DeviceRecord>> {
+        let (mut devices, mut bytes) = (Vec::new(), 0);
+        while devices.len() < CHUNK_DEVICES && bytes < CHUNK_BYTES {
+            let Some(line) = self.line().await? else {
+                break;
+            };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            bytes += line.len();
+            devices.push(self.device(&line)?);
+        }
+        Ok(devices)
+    }
+
+    fn device(&self, line: &[u8]) -> Result<DeviceRecord> {
+        let at = |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
+        // What serde says of a value may repeat it, and a value may be a key.
+        let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
+            at(match error.classify() {
+                serde_json::error::Category::Data => {
+                    format!("no device as the API takes it (column {})", error.column())
+                }
+                _ => format!("no JSON (column {})", error.column()),
+            })
+        })?;
+        new.record(self.enrolled_at_s)
+            .map_err(|error| at(error.message().to_owned()))
+    }
+
+    async fn line(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let rest = self.buffer.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                self.number += 1;
+                return Ok(Some(line));
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                let line = self.number + 1;
+                return Err(ApiError::invalid(
+                    "line",
+                    format!("line {line} is longer than {LINE_BYTES_MAX} bytes"),
+                ));
+            }
+            if self.is_over {
+                let line = std::mem::take(&mut self.buffer);
+                self.number += 1;
+                return Ok((!line.is_empty()).then_some(line));
+            }
+            match self.body.next().await {
+                Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Some(Err(error)) => {
+                    return Err(ApiError::invalid("line", format!("the body broke off: {error}")));
+                }
+                None => self.is_over = true,
+            }
+        }
+    }
+}

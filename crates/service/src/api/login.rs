@@ -1,0 +1,108 @@
+//! Coming in and going out.
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use linewarden_registry::Role;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::auth::{COOKIE, Viewer, cookie, draw_secret};
+use crate::clock::now_s;
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::peer::Peer;
+use crate::state::App;
+
+/// How long a browser stays logged in, seconds.
+const SESSION_S: u64 = 12 * 3600;
+
+/// A token.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Login {
+    /// Of `linewarden user add`.
+    token: String,
+}
+
+/// Who one is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Me {
+    name: String,
+    /// viewer, operator or admin
+    role: &'static str,
+    /// When this way of coming in ends.
+    expires_s: Option<u64>,
+}
+
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "viewer",
+        Role::Operator => "operator",
+        Role::Admin => "admin",
+    }
+}
+
+/// Begins a session of a browser: the answer sets its cookie.
+#[utoipa::path(post, path = "/api/v1/login", request_body = Login, responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
+pub(crate) async fn login(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    Json(Login { token }): Json<Login>,
+) -> Result<Response> {
+    let now_s = now_s();
+    let user = match app.registry.user_of_token(&token, now_s).await? {
+        Some(user) => user,
+        None if !app.limits.may_try(peer.address.ip()) => return Err(ApiError::rate_limited(60)),
+        None => {
+            return Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                "this token is nobody's, or is over",
+            ));
+        }
+    };
+    let until_s = user
+        .expires_at_s
+        .unwrap_or(u64::MAX)
+        .min(now_s.saturating_add(SESSION_S));
+    let secret = draw_secret("")?;
+    app.registry
+        .begin_session(&user.name, &secret, now_s, until_s)
+        .await?;
+    let me = Me {
+        name: user.name,
+        role: role_name(user.role),
+        expires_s: Some(until_s),
+    };
+    let age_s = until_s.saturating_sub(now_s);
+    set_cookie(&secret, age_s, Json(me))
+}
+
+/// Ends it.
+#[utoipa::path(post, path = "/api/v1/logout", responses((status = 204)))]
+pub(crate) async fn logout(State(app): State<App>, headers: HeaderMap) -> Result<Response> {
+    if let Some(secret) = cookie(&headers) {
+        app.registry.end_session(secret).await?;
+        app.known.forget();
+    }
+    set_cookie("", 0, StatusCode::NO_CONTENT)
+}
+
+fn set_cookie(secret: &str, age_s: u64, answer: impl IntoResponse) -> Result<Response> {
+    let text = format!("{COOKIE}={secret}; HttpOnly; Secure; SameSite=Strict; Path=/; Max-Age={age_s}");
+    let value = HeaderValue::from_str(&text).map_err(|_| ApiError::unauthenticated())?;
+    let mut answer = answer.into_response();
+    answer.headers_mut().insert(header::SET_COOKIE, value);
+    Ok(answer)
+}
+
+/// Who one is.
+#[utoipa::path(get, path = "/api/v1/me", responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
+pub(crate) async fn me(Viewer(principal): Viewer) -> Json<Me> {
+    Json(Me {
+        name: principal.name,
+        role: role_name(principal.role),
+        expires_s: principal.expires_s,
+    })
+}

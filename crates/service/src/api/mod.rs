@@ -1,0 +1,173 @@
+//! The API, version 1: what can be asked, by path.
+
+mod audit;
+mod devices;
+mod events;
+mod gateways;
+mod groups;
+mod import;
+mod lists;
+mod login;
+mod results;
+mod signers;
+mod status;
+mod users;
+
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::Method;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{delete, get, post, put};
+use axum::{Json, Router};
+use utoipa::OpenApi;
+
+pub(crate) use self::status::status_event;
+use crate::auth::authenticate;
+use crate::error::ApiError;
+use crate::idempotency::once;
+use crate::state::App;
+use crate::{dashboard, health};
+
+/// Longest time for an answer that is no stream.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Linewarden controller",
+        description = "Devices, gateways, attestation and what happens. Ids of devices are 16 hexadecimal digits; times are seconds (`_s`) or \
+                       milliseconds (`_ms`) since 1970-01-01 UTC."
+    ),
+    paths(
+        login::login,
+        login::logout,
+        login::me,
+        devices::list,
+        devices::show,
+        devices::enrol,
+        devices::revoke,
+        devices::quarantine,
+        devices::release,
+        devices::revoke_all,
+        import::import,
+        gateways::list,
+        gateways::show,
+        gateways::enter,
+        gateways::retire,
+        results::rounds,
+        results::results,
+        results::result,
+        groups::list,
+        groups::set,
+        groups::round,
+        signers::list,
+        signers::revoked,
+        signers::add,
+        signers::revoke,
+        status::status,
+        events::stream,
+        events::history,
+        audit::list,
+        users::list,
+        users::add,
+        users::remove,
+    )
+)]
+struct Api;
+
+/// What can be asked, as OpenAPI.
+#[must_use]
+pub fn openapi() -> String {
+    Api::openapi().to_pretty_json().unwrap_or_default()
+}
+
+/// Everything that is served over HTTP but to gateways.
+pub(crate) fn router(app: &App) -> Router {
+    let limited = |router: Router<App>| router.layer(middleware::from_fn(within_time));
+    // Streams end when they end, and an import may be longer than what is kept for repeating.
+    let streams = Router::new()
+        .route("/events", get(events::stream))
+        .route("/devices/import", post(import::import));
+    let reads_and_writes = Router::new()
+        .route("/me", get(login::me))
+        .route("/devices", get(devices::list).post(devices::enrol))
+        .route("/devices/revoke", post(devices::revoke_all))
+        .route("/devices/{id}", get(devices::show))
+        .route("/devices/{id}/revoke", post(devices::revoke))
+        .route("/devices/{id}/quarantine", post(devices::quarantine))
+        .route("/devices/{id}/release", post(devices::release))
+        .route("/gateways", get(gateways::list).post(gateways::enter))
+        .route("/gateways/{id}", get(gateways::show))
+        .route("/gateways/{id}/retire", post(gateways::retire))
+        .route("/rounds", get(results::rounds))
+        .route("/results", get(results::results))
+        .route("/results/{device}", get(results::result))
+        .route("/policies", get(groups::list))
+        .route("/policies/{name}", put(groups::set))
+        .route("/policies/{name}/round", post(groups::round))
+        .route("/signers", get(signers::list).post(signers::add))
+        .route("/signers/revoked", get(signers::revoked))
+        .route("/signers/{id}/revoke", post(signers::revoke))
+        .route("/status", get(status::status))
+        .route("/events/history", get(events::history))
+        .route("/audit", get(audit::list))
+        .route("/users", get(users::list).post(users::add))
+        .route("/users/{name}", delete(users::remove))
+        .layer(middleware::from_fn_with_state(app.clone(), once));
+    let known = limited(reads_and_writes)
+        .merge(streams)
+        .layer(middleware::from_fn_with_state(app.clone(), authenticate));
+    let entrance = limited(
+        Router::new()
+            .route("/login", post(login::login))
+            .route("/logout", post(login::logout)),
+    );
+    let api = known
+        .merge(entrance)
+        .fallback(async || ApiError::not_found("such path; see /openapi.json"))
+        .layer(middleware::from_fn_with_state(app.clone(), counted));
+    Router::new()
+        .nest("/api/v1", api)
+        .route("/openapi.json", get(async || Json(Api::openapi())))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/", get(dashboard::index))
+        .route("/assets/{*path}", get(dashboard::file))
+        .fallback(async || ApiError::not_found("such page"))
+        .with_state(app.clone())
+}
+
+/// What is served where only metrics are: to whoever reaches it.
+pub(crate) fn metrics_router(app: &App) -> Router {
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .with_state(app.clone())
+}
+
+async fn within_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(ANSWER_MAX, next.run(request)).await {
+        Ok(answer) => answer,
+        Err(_) => ApiError::unavailable("no answer within 30 s").into_response(),
+    }
+}
+
+async fn counted(
+    State(app): State<App>,
+    path: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_stream = path.is_some_and(|path| path.as_str().ends_with("/events"));
+    let began = Instant::now();
+    let answer = next.run(request).await;
+    if !is_stream {
+        app.counts
+            .answered(is_write, answer.status().as_u16(), began.elapsed());
+    }
+    answer
+}

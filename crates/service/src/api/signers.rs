@@ -1,0 +1,147 @@
+//! Whose broadcast messages are believed.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use linewarden_registry::SignerEntry;
+use linewarden_signatures::key::PublicKey;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::devices::{act, note};
+use super::lists::{List, Reason};
+use crate::auth::{Admin, Operator, Viewer};
+use crate::clock::now_s;
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::state::App;
+
+/// A signer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Signer {
+    id: String,
+    name: String,
+    scheme: String,
+    /// active or revoked
+    status: &'static str,
+    added_at_s: u64,
+    revoked_at_s: Option<u64>,
+    /// The file of its public key.
+    public_key: String,
+}
+
+impl From<SignerEntry> for Signer {
+    fn from(entry: SignerEntry) -> Self {
+        Self {
+            id: hex::encode(&entry.id),
+            name: entry.name,
+            scheme: entry.scheme,
+            status: match entry.revoked_at_s {
+                Some(_) => "revoked",
+                None => "active",
+            },
+            added_at_s: entry.added_at_s,
+            revoked_at_s: entry.revoked_at_s,
+            public_key: String::from_utf8(entry.public_key).unwrap_or_default(),
+        }
+    }
+}
+
+async fn all(app: &App) -> Result<Vec<SignerEntry>> {
+    let mut signers = Vec::new();
+    for signer in app.registry.signers().await? {
+        match signer {
+            Ok(signer) => signers.push(signer),
+            Err(error) => tracing::error!(%error, "left out of a list"),
+        }
+    }
+    Ok(signers)
+}
+
+/// All signers.
+#[utoipa::path(get, path = "/api/v1/signers", responses((status = 200, body = List<Signer>)))]
+pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Signer>>> {
+    Ok(Json(List {
+        items: all(&app).await?.into_iter().map(Signer::from).collect(),
+        next: None,
+    }))
+}
+
+/// The revoked ones, as `linewarden signed receive --revoked` reads them.
+#[utoipa::path(get, path = "/api/v1/signers/revoked", responses((status = 200, body = String, content_type = "text/plain")))]
+pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Response> {
+    let mut list = String::from("linewarden revoked 1\n");
+    for signer in all(&app)
+        .await?
+        .iter()
+        .filter(|signer| signer.revoked_at_s.is_some())
+    {
+        list.push_str(&hex::encode(&signer.id));
+        list.push('\n');
+    }
+    list.push_str("end\n");
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], list).into_response())
+}
+
+/// A signer to be believed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewSigner {
+    name: String,
+    /// The file of a public key that `linewarden signed keygen` makes.
+    public_key: String,
+    reason: String,
+}
+
+/// Believes a signer from now on.
+#[utoipa::path(post, path = "/api/v1/signers", request_body = NewSigner, responses((status = 201, body = Signer), (status = 422, body = ErrorBody)))]
+pub(crate) async fn add(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Json(new): Json<NewSigner>,
+) -> Result<(StatusCode, Json<Signer>)> {
+    let key = PublicKey::from_json(&new.public_key)
+        .map_err(|problem| ApiError::invalid("public_key", problem.to_string()))?;
+    let id = hex::decode(key.id().to_string()).unwrap_or_default();
+    let entry = SignerEntry {
+        id,
+        name: new.name,
+        scheme: key.scheme().name().to_owned(),
+        public_key: new.public_key.into_bytes(),
+        added_at_s: now_s(),
+        revoked_at_s: None,
+    };
+    let what = note(
+        "signer",
+        None,
+        format!("added {} {}", hex::encode(&entry.id), entry.name),
+    );
+    act(&app, &principal, &new.reason, what, async |registry| {
+        Ok(registry.add_signer(&entry).await?)
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(entry.into())))
+}
+
+/// Believes a signer no more, for good.
+#[utoipa::path(post, path = "/api/v1/signers/{id}/revoke", request_body = Reason, responses((status = 200, body = Signer), (status = 404, body = ErrorBody)))]
+pub(crate) async fn revoke(
+    Operator(principal): Operator,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Json(Reason { reason }): Json<Reason>,
+) -> Result<Json<Signer>> {
+    let bytes = hex::decode(&id).map_err(|_| ApiError::invalid("id", "a signer's id is hexadecimal"))?;
+    let what = note("signer", None, format!("revoked {}", hex::encode(&bytes)));
+    act(&app, &principal, &reason, what, async |registry| {
+        match registry.revoke_signer(&bytes, now_s()).await? {
+            true => Ok(()),
+            false => Err(ApiError::not_found("such signer")),
+        }
+    })
+    .await?;
+    let found = all(&app).await?.into_iter().find(|signer| signer.id == bytes);
+    found
+        .map(|signer| Json(signer.into()))
+        .ok_or_else(|| ApiError::not_found("such signer"))
+}

@@ -1,0 +1,138 @@
+//! Who may use the API.
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use linewarden_registry::{Role, User};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::devices::{act, note};
+use super::lists::List;
+use super::login::role_name;
+use crate::auth::{Admin, draw_secret};
+use crate::clock::now_s;
+use crate::error::{ApiError, ErrorBody, Result};
+use crate::state::App;
+
+/// Somebody.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Somebody {
+    name: String,
+    /// viewer, operator or admin
+    role: &'static str,
+    /// Else by a certificate of that name.
+    has_token: bool,
+    created_at_s: u64,
+    expires_at_s: Option<u64>,
+}
+
+impl From<User> for Somebody {
+    fn from(user: User) -> Self {
+        Self {
+            name: user.name,
+            role: role_name(user.role),
+            has_token: user.has_token,
+            created_at_s: user.created_at_s,
+            expires_at_s: user.expires_at_s,
+        }
+    }
+}
+
+/// All users.
+#[utoipa::path(get, path = "/api/v1/users", responses((status = 200, body = List<Somebody>)))]
+pub(crate) async fn list(_: Admin, State(app): State<App>) -> Result<Json<List<Somebody>>> {
+    let mut items = Vec::new();
+    for user in app.registry.users().await? {
+        match user {
+            Ok(user) => items.push(user.into()),
+            Err(error) => tracing::error!(%error, "left out of a list"),
+        }
+    }
+    Ok(Json(List { items, next: None }))
+}
+
+/// Somebody who is to use the API.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewUser {
+    name: String,
+    /// viewer, operator or admin
+    role: String,
+    expires_at_s: Option<u64>,
+    /// By a certificate of that name, without a token.
+    #[serde(default)]
+    certificate: bool,
+    reason: String,
+}
+
+/// Somebody, and the token that is never shown again.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Welcome {
+    name: String,
+    token: Option<String>,
+}
+
+/// Lets somebody use the API.
+#[utoipa::path(post, path = "/api/v1/users", request_body = NewUser, responses((status = 201, body = Welcome), (status = 422, body = ErrorBody)))]
+pub(crate) async fn add(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Json(new): Json<NewUser>,
+) -> Result<(StatusCode, Json<Welcome>)> {
+    let role = match new.role.as_str() {
+        "viewer" => Role::Viewer,
+        "operator" => Role::Operator,
+        "admin" => Role::Admin,
+        _ => return Err(ApiError::invalid("role", "viewer, operator or admin")),
+    };
+    let token = (!new.certificate).then(|| draw_secret("lw_")).transpose()?;
+    let user = User {
+        name: new.name,
+        role,
+        has_token: token.is_some(),
+        created_at_s: now_s(),
+        expires_at_s: new.expires_at_s,
+    };
+    let what = note(
+        "user",
+        None,
+        format!("added {} as {}", user.name, role_name(role)),
+    );
+    act(&app, &principal, &new.reason, what, async |registry| {
+        Ok(registry.add_user(&user, token.as_deref()).await?)
+    })
+    .await?;
+    let welcome = Welcome {
+        name: user.name,
+        token,
+    };
+    Ok((StatusCode::CREATED, Json(welcome)))
+}
+
+/// Why.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Why {
+    reason: String,
+}
+
+/// Takes somebody's access away.
+#[utoipa::path(delete, path = "/api/v1/users/{name}", params(Why), responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(
+    Admin(principal): Admin,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(Why { reason }): Query<Why>,
+) -> Result<StatusCode> {
+    let what = note("user", None, format!("removed {name}"));
+    act(&app, &principal, &reason, what, async |registry| {
+        match registry.remove_user(&name).await? {
+            true => Ok(()),
+            false => Err(ApiError::not_found("such user")),
+        }
+    })
+    .await?;
+    app.known.forget();
+    Ok(StatusCode::NO_CONTENT)
+}

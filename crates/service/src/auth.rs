@@ -1,0 +1,227 @@
+//! Who asks, and what they may.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Extension, FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use linewarden_registry::{Act, Actor, Note, Registry, Role};
+use sha2::{Digest as _, Sha256};
+
+use crate::clock::{now_ms, now_s};
+use crate::error::{ApiError, Result};
+use crate::peer::Peer;
+use crate::state::App;
+
+/// The cookie of a browser that has logged in.
+pub(crate) const COOKIE: &str = "linewarden_session";
+/// Writes by cookie need it: no form of another site can send it.
+const OWN_HEADER: &str = "x-linewarden";
+/// How long it is believed that a token is whose it was: a user who was removed may ask for so long.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+/// Tokens remembered.
+const KNOWN_MAX: usize = 10_000;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Principal {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) origin: String,
+    /// When this way of coming in ends.
+    pub(crate) expires_s: Option<u64>,
+    /// By a cookie: the browser sends it whoever made the page.
+    by_cookie: bool,
+}
+
+impl Principal {
+    /// The registry in the hands of this one, who does that for this reason.
+    pub(crate) fn acting(&self, registry: &Registry, reason: &str, note: Note) -> Result<Registry> {
+        if reason.trim().is_empty() {
+            return Err(ApiError::invalid(
+                "reason",
+                "say why: it is kept with what is done",
+            ));
+        }
+        Ok(registry.acting(Act {
+            at_ms: now_ms(),
+            actor: Actor {
+                name: self.name.clone(),
+                role: self.role,
+                origin: self.origin.clone(),
+            },
+            reason: reason.to_owned(),
+            note,
+        })?)
+    }
+}
+
+/// Who has shown which token or cookie a moment ago.
+#[derive(Default)]
+pub(crate) struct Known {
+    users: Mutex<HashMap<[u8; 32], (Principal, Instant)>>,
+}
+
+impl Known {
+    fn get(&self, secret: &[u8; 32]) -> Option<Principal> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let (principal, at) = users.get(secret)?;
+        (at.elapsed() < KNOWN_FOR).then(|| principal.clone())
+    }
+
+    fn put(&self, secret: [u8; 32], principal: Principal) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.len() >= KNOWN_MAX {
+            users.retain(|_, (_, at)| at.elapsed() < KNOWN_FOR);
+        }
+        if users.len() < KNOWN_MAX {
+            users.insert(secret, (principal, Instant::now()));
+        }
+    }
+
+    /// A session has ended, or a user is no more: nothing is remembered.
+    pub(crate) fn forget(&self) {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The cookie's value.
+pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let mut parts = cookies
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'));
+    parts.find_map(|part| part.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Lets in who may come in, with a [`Principal`] among the request's extensions.
+pub(crate) async fn authenticate(
+    State(app): State<App>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response> {
+    let peer = request.extensions().get::<Peer>().cloned();
+    let peer = peer.ok_or_else(ApiError::unauthenticated)?;
+    let principal = match find(&app, &peer, request.headers()).await? {
+        Some(principal) => principal,
+        // Guessing is slow; who is let in is not counted.
+        None if !app.limits.may_try(peer.address.ip()) => return Err(ApiError::rate_limited(60)),
+        None => return Err(ApiError::unauthenticated()),
+    };
+    if !app.limits.may_ask(&principal.name) {
+        return Err(ApiError::rate_limited(1));
+    }
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if principal.by_cookie && !is_read && !request.headers().contains_key(OWN_HEADER) {
+        return Err(ApiError::forbidden(
+            "writes by cookie need the header X-Linewarden: 1",
+        ));
+    }
+    request.extensions_mut().insert(principal);
+    Ok(next.run(request).await)
+}
+
+async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Principal>> {
+    let origin = peer.address.ip().to_canonical().to_string();
+    let secret = match (bearer(headers), cookie(headers)) {
+        (Some(token), _) => Some((token, false)),
+        (None, Some(cookie)) => Some((cookie, true)),
+        (None, None) => None,
+    };
+    let Some((secret, by_cookie)) = secret else {
+        let Some(name) = &peer.user else {
+            return Ok(None);
+        };
+        let user = app.registry.user_of_name(name, now_s()).await?;
+        return Ok(user.map(|user| Principal {
+            name: user.name,
+            role: user.role,
+            origin,
+            expires_s: user.expires_at_s,
+            by_cookie: false,
+        }));
+    };
+    let mut hash = Sha256::new();
+    hash.update([u8::from(by_cookie)]);
+    hash.update(secret);
+    let hash: [u8; 32] = hash.finalize().into();
+    if let Some(known) = app.known.get(&hash) {
+        return Ok(Some(Principal { origin, ..known }));
+    }
+    let found = match by_cookie {
+        true => {
+            let found = app.registry.user_of_session(secret, now_s()).await?;
+            found.map(|(user, until_s)| (user, Some(until_s)))
+        }
+        false => {
+            let found = app.registry.user_of_token(secret, now_s()).await?;
+            found.map(|user| {
+                let until_s = user.expires_at_s;
+                (user, until_s)
+            })
+        }
+    };
+    Ok(found.map(|(user, expires_s)| {
+        let principal = Principal {
+            name: user.name,
+            role: user.role,
+            origin,
+            expires_s,
+            by_cookie,
+        };
+        app.known.put(hash, principal.clone());
+        principal
+    }))
+}
+
+macro_rules! at_least {
+    ($($(#[doc = $doc:literal])+ $name:ident $role:ident),+) => {
+        $($(#[doc = $doc])+
+        pub(crate) struct $name(pub(crate) Principal);
+
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+                let found = Extension::<Principal>::from_request_parts(parts, state).await;
+                let Extension(principal) = found.map_err(|_| ApiError::unauthenticated())?;
+                match principal.role >= Role::$role {
+                    true => Ok(Self(principal)),
+                    false => Err(ApiError::forbidden(concat!("this needs the role ", stringify!($role)).to_lowercase())),
+                }
+            }
+        })+
+    };
+}
+
+at_least!(
+    /// Who may look.
+    Viewer Viewer,
+    /// Who may enrol, revoke, quarantine, release and ask for rounds.
+    Operator Operator,
+    /// Who may do everything.
+    Admin Admin
+);
+
+/// A secret that nobody guesses, in letters and digits.
+pub(crate) fn draw_secret(prefix: &str) -> Result<String> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            format!("no random bytes: {error}"),
+        )
+    })?;
+    Ok(format!("{prefix}{}", hex::encode(bytes)))
+}

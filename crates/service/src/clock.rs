@@ -1,0 +1,65 @@
+//! Clocks and randomness of the process.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use linewarden_controller::trust::Times;
+use linewarden_link::Surroundings;
+use linewarden_registry::{BootId, Moment};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds since 1970-01-01 UTC.
+pub(crate) fn now_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Seconds since 1970-01-01 UTC.
+pub(crate) fn now_s() -> u64 {
+    now_ms() / 1000
+}
+
+/// Those of this machine.
+pub(crate) struct Machine {
+    boot: Option<BootId>,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        Self { boot: boot_id() }
+    }
+}
+
+fn boot_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// Which start of the machine this is.
+fn boot_id() -> Option<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.trim().chars().filter(|digit| *digit != '-').collect();
+    let bytes = hex::decode(digits).ok()?;
+    bytes.try_into().ok().map(BootId)
+}
+
+impl Surroundings for Machine {
+    fn times(&self) -> Times {
+        Times {
+            now_ns: boot_ns(),
+            now_s: now_s(),
+        }
+    }
+
+    fn moment(&self) -> Option<Moment> {
+        Some(Moment {
+            boot: self.boot?,
+            ns: i64::try_from(boot_ns()).unwrap_or(i64::MAX),
+        })
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        getrandom::fill(bytes).is_ok()
+    }
+}

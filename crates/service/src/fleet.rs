@@ -1,0 +1,226 @@
+//! How gateways stand, as they say themselves: here at once, and by the registry from other controllers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linewarden_link::{TellSink, Told};
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{GatewayState, Note, Registry};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::clock::now_ms;
+
+/// A gateway that has said nothing for so long is silent.
+pub(crate) const SILENT_MS: u64 = 10_000;
+/// From one time to note how gateways stand to the next.
+const NOTE_EVERY_MS: u64 = 2_000;
+
+/// What is kept of a gateway for other controllers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    pub(crate) version: String,
+    pub(crate) fence: u64,
+    pub(crate) dataplane: String,
+    pub(crate) devices: u64,
+    pub(crate) slots: u64,
+    pub(crate) sessions: Option<u64>,
+    pub(crate) authentications_per_s: f64,
+    pub(crate) latency_us_p50: Option<f64>,
+    pub(crate) latency_us_p99: Option<f64>,
+    pub(crate) verdicts: BTreeMap<String, u64>,
+}
+
+/// A gateway, when it was heard and by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    pub(crate) at_ms: u64,
+    pub(crate) controller: String,
+    pub(crate) standing: Standing,
+}
+
+/// What the journal is to hold, and what is to be noted for others.
+enum Task {
+    Note(Note),
+    State(GatewayState),
+}
+
+/// All gateways.
+pub(crate) struct Fleet {
+    name: Arc<str>,
+    /// Those that this controller hears.
+    own: Mutex<HashMap<GatewayId, Own>>,
+    /// What others have noted.
+    others: Mutex<HashMap<GatewayId, Heard>>,
+    tasks: UnboundedSender<Task>,
+}
+
+#[derive(Default)]
+struct Own {
+    heard_ms: u64,
+    noted_ms: u64,
+    is_lost: bool,
+    standing: Standing,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole at every moment, whoever panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fleet {
+    pub(crate) fn new(name: Arc<str>) -> (Arc<Self>, FleetTasks) {
+        let (tasks, inbox) = unbounded_channel();
+        let fleet = Self {
+            name,
+            own: Mutex::default(),
+            others: Mutex::default(),
+            tasks,
+        };
+        (Arc::new(fleet), FleetTasks(inbox))
+    }
+
+    /// Each gateway as whoever has heard it last has heard it.
+    pub(crate) fn all(&self) -> BTreeMap<GatewayId, Heard> {
+        let mut all: BTreeMap<GatewayId, Heard> = lock(&self.others)
+            .iter()
+            .map(|(gateway, heard)| (*gateway, heard.clone()))
+            .collect();
+        for (gateway, own) in lock(&self.own).iter() {
+            let is_newer = all.get(gateway).is_none_or(|heard| heard.at_ms <= own.heard_ms);
+            if is_newer {
+                all.insert(
+                    *gateway,
+                    Heard {
+                        at_ms: own.heard_ms,
+                        controller: self.name.to_string(),
+                        standing: own.standing.clone(),
+                    },
+                );
+            }
+        }
+        all
+    }
+
+    /// Reads what other controllers have noted.
+    pub(crate) async fn read(&self, registry: &Registry) -> Result<(), linewarden_registry::RegistryError> {
+        let states = registry.gateway_states().await?;
+        let heard = states.into_iter().filter_map(|state| {
+            let standing = serde_json::from_str(&state.body).ok()?;
+            let heard = Heard {
+                at_ms: state.at_ms,
+                controller: state.controller,
+                standing,
+            };
+            Some((state.gateway, heard))
+        });
+        *lock(&self.others) = heard.collect();
+        Ok(())
+    }
+
+    /// Those of ours that have gone silent are told once.
+    pub(crate) fn watch(&self) {
+        let now_ms = now_ms();
+        for (gateway, own) in lock(&self.own).iter_mut() {
+            let is_silent = now_ms.saturating_sub(own.heard_ms) >= SILENT_MS;
+            if is_silent && !own.is_lost {
+                own.is_lost = true;
+                self.note(
+                    "gateway_lost",
+                    *gateway,
+                    format!("last heard by controller {}", self.name),
+                );
+            }
+        }
+    }
+
+    fn note(&self, kind: &str, gateway: GatewayId, detail: String) {
+        // Without a task nothing is kept: the service is ending.
+        let _ = self.tasks.send(Task::Note(Note {
+            kind: kind.to_owned(),
+            gateway: Some(gateway),
+            device: None,
+            detail,
+        }));
+    }
+}
+
+/// A sink for [`linewarden_link::Server`].
+pub(crate) struct Sink(pub(crate) Arc<Fleet>);
+
+impl TellSink for Sink {
+    fn entered(&self, gateway: GatewayId, fence: u64, version: &str) {
+        let mut own = lock(&self.0.own);
+        let entry = own.entry(gateway).or_default();
+        entry.heard_ms = now_ms();
+        entry.is_lost = false;
+        entry.standing.fence = fence;
+        entry.standing.version = version.chars().take(64).collect();
+        drop(own);
+        let detail = format!("registered with fence {fence} at controller {}", self.0.name);
+        self.0.note("gateway_connected", gateway, detail);
+    }
+
+    fn heard(&self, gateway: GatewayId) {
+        let mut own = lock(&self.0.own);
+        let entry = own.entry(gateway).or_default();
+        entry.heard_ms = now_ms();
+        if std::mem::take(&mut entry.is_lost) {
+            drop(own);
+            let detail = format!("heard again by controller {}", self.0.name);
+            self.0.note("gateway_connected", gateway, detail);
+        }
+    }
+
+    fn told(&self, gateway: GatewayId, told: Told) {
+        let now_ms = now_ms();
+        let mut own = lock(&self.0.own);
+        let entry = own.entry(gateway).or_default();
+        entry.heard_ms = now_ms;
+        entry.standing = Standing {
+            version: std::mem::take(&mut entry.standing.version),
+            fence: entry.standing.fence,
+            dataplane: told.dataplane.chars().take(64).collect(),
+            devices: told.devices,
+            slots: told.slots,
+            sessions: told.sessions,
+            authentications_per_s: told.authentications_per_s,
+            latency_us_p50: told.latency_us_p50,
+            latency_us_p99: told.latency_us_p99,
+            // As many as there are numbers of verdicts: no gateway makes metrics without end.
+            verdicts: told.verdicts.into_iter().take(256).collect(),
+        };
+        if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {
+            return;
+        }
+        entry.noted_ms = now_ms;
+        let Ok(body) = serde_json::to_string(&entry.standing) else {
+            return;
+        };
+        drop(own);
+        let _ = self.0.tasks.send(Task::State(GatewayState {
+            gateway,
+            at_ms: now_ms,
+            controller: self.0.name.to_string(),
+            body,
+        }));
+    }
+}
+
+/// What the fleet leaves to somebody who may wait for the database.
+pub(crate) struct FleetTasks(UnboundedReceiver<Task>);
+
+impl FleetTasks {
+    /// Does them, until the fleet is gone.
+    pub(crate) async fn run(mut self, registry: Registry) {
+        while let Some(task) = self.0.recv().await {
+            let done = match task {
+                Task::Note(note) => registry.note(&[note], now_ms()).await,
+                Task::State(state) => registry.tell_gateway_state(&state).await,
+            };
+            if let Err(error) = done {
+                tracing::warn!(%error, "what a gateway said was not noted");
+            }
+        }
+    }
+}

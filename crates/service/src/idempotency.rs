@@ -1,0 +1,107 @@
+//! Writes that may be repeated: what was done once under a key is not done again.
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use linewarden_registry::{Answered, Kept};
+use sha2::{Digest as _, Sha256};
+
+use crate::auth::Principal;
+use crate::clock::now_s;
+use crate::error::{ApiError, Result};
+use crate::state::App;
+
+/// Longest body of a write, bytes.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+const KEY: &str = "idempotency-key";
+/// After so long whoever took the key is gone.
+const GIVEN_UP_S: u64 = 120;
+
+/// Asks for a key, and answers the same question the same way.
+pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -> Result<Response> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(next.run(request).await);
+    }
+    let principal = request.extensions().get::<Principal>().cloned();
+    let principal = principal.ok_or_else(ApiError::unauthenticated)?;
+    let key = request
+        .headers()
+        .get(KEY)
+        .map(|key| key.to_str().map(str::to_owned));
+    let Some(Ok(key)) = key else {
+        return Err(ApiError::invalid(
+            "Idempotency-Key",
+            "send a key of your own, such as a UUID: repeated with it, nothing is done twice",
+        ));
+    };
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| too_large())?;
+    let mut hash = Sha256::new();
+    for part in [
+        parts.method.as_str().as_bytes(),
+        parts.uri.to_string().as_bytes(),
+        &body,
+    ] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let hash: [u8; 32] = hash.finalize().into();
+    let name = &principal.name;
+    match app
+        .registry
+        .begin_answer(name, &key, &hash, now_s(), GIVEN_UP_S)
+        .await?
+    {
+        Answered::New => {}
+        Answered::Again(kept) => return Ok(again(kept)),
+        Answered::UnderWay => {
+            return Err(ApiError::conflict(
+                "this is being done; ask again for what came of it",
+            ));
+        }
+        Answered::Another => {
+            return Err(ApiError::conflict(
+                "this Idempotency-Key was used for something else",
+            ));
+        }
+    }
+    let answer = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let (parts, body) = answer.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let kept = is_kept(parts.status).then(|| Kept {
+        status: parts.status.as_u16(),
+        body: body.to_vec(),
+    });
+    // Not kept, it is done once more if it is asked for once more: what was done is in the registry.
+    if let Err(error) = app.registry.end_answer(name, &key, kept.as_ref()).await {
+        tracing::warn!(%error, "an answer could not be kept for who asks again");
+    }
+    Ok(Response::from_parts(parts, Body::from(body)))
+}
+
+/// What may come out differently next time is not kept.
+fn is_kept(status: StatusCode) -> bool {
+    !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS
+}
+
+fn again(kept: Kept) -> Response {
+    let status = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
+    let mut response = (status, Bytes::from(kept.body)).into_response();
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Of a body that is longer than is read.
+pub(crate) fn too_large() -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "too_large",
+        format!(
+            "at most {BODY_BYTES_MAX} bytes are taken here; devices in numbers go to /api/v1/devices/import"
+        ),
+    )
+}

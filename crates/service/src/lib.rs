@@ -1,0 +1,31 @@
+//! The controller as a service: API and dashboard over TLS, metrics, gateways over gRPC.
+//!
+//! ```text
+//!   browser, command line ─── HTTPS, token or certificate ──► api ──┐
+//!   gateways ──────────────── gRPC, certificate ────────────► link ─┤──► registry (SQLite, or PostgreSQL for many controllers)
+//!   Prometheus ────────────── /metrics ─────────────────────► fleet ┘
+//! ```
+//!
+//! A service keeps nothing that another one could not make anew: any number of them stand over one registry on PostgreSQL, and whoever
+//! asks may ask any of them. Nothing here is on the way of an authentication.
+#![forbid(unsafe_code)]
+
+mod api;
+mod auth;
+mod clock;
+mod dashboard;
+mod error;
+mod fleet;
+mod health;
+mod idempotency;
+mod limits;
+mod listener;
+mod metrics;
+mod peer;
+mod service;
+mod state;
+mod stream;
+
+pub use api::openapi;
+pub use peer::{user_of, user_uri};
+pub use service::{Service, ServiceError, ServiceOptions};

@@ -1,0 +1,162 @@
+//! Connections: TLS, who is at the other end, and HTTP in both versions.
+
+use std::io;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use linewarden_link::PeerGateway;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+use crate::peer::Peer;
+
+/// Longest handshake, and longest head of a question.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 10_000;
+/// Connections that have not shown yet who they are.
+const HANDSHAKES_MAX: usize = 256;
+/// Questions at once on one connection.
+const STREAMS_MAX: u32 = 256;
+/// How often a connection is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// How long answers under way may take at the end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The certificate and the CA of now; exchanged while it runs.
+#[derive(Clone)]
+pub(crate) struct Tls(Arc<RwLock<Arc<rustls::ServerConfig>>>);
+
+impl Tls {
+    pub(crate) fn new(config: rustls::ServerConfig) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(config))))
+    }
+
+    pub(crate) fn replace(&self, config: rustls::ServerConfig) {
+        *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(config);
+    }
+
+    fn now(&self) -> Arc<rustls::ServerConfig> {
+        Arc::clone(&self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
+/// Takes connections until `stop` says so; then lets answers under way end.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let mut tasks = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = tasks.join_next() => continue,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // No descriptors left, most likely: those that are there have to end first.
+                tracing::warn!(%error, "a connection could not be taken");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
+            tracing::debug!(%address, "too many connections");
+            continue;
+        };
+        let (tls, router) = (tls.clone(), router.clone());
+        let (handshakes, stop) = (Arc::clone(&handshakes), stop.clone());
+        tasks.spawn(async move {
+            let _place = place;
+            if let Err(error) = connection(stream, address, tls, handshakes, router, stop).await {
+                tracing::debug!(%address, %error, "a connection has ended");
+            }
+        });
+    }
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, ended).await;
+}
+
+async fn connection(
+    stream: TcpStream,
+    address: std::net::SocketAddr,
+    tls: Option<Tls>,
+    handshakes: Arc<Semaphore>,
+    router: Router,
+    stop: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    stream.set_nodelay(true)?;
+    let Some(tls) = tls else {
+        return http(stream, Peer::new(address, None), router, stop).await;
+    };
+    let stream = {
+        let _place = handshakes.acquire().await?;
+        let handshake = TlsAcceptor::from(tls.now()).accept(stream);
+        let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+        tokio::time::timeout(HANDSHAKE_MAX, handshake)
+            .await
+            .map_err(timed_out)??
+    };
+    let certificate = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(<[_]>::first)
+        .map(|certificate| certificate.as_ref().to_vec());
+    let peer = Peer::new(address, certificate.as_deref());
+    http(stream, peer, router, stop).await
+}
+
+async fn http<T>(
+    stream: T,
+    peer: Peer,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = router.map_request(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        if let Some(gateway) = peer.gateway {
+            request.extensions_mut().insert(PeerGateway(gateway));
+        }
+        request.extensions_mut().insert(peer.clone());
+        request
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(KEEPALIVE))
+        .max_concurrent_streams(STREAMS_MAX);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}

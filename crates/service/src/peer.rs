@@ -1,0 +1,50 @@
+//! Who is at the other end of a connection, as far as the handshake tells.
+
+use std::net::SocketAddr;
+
+use linewarden_link::gateway_of;
+use linewarden_protocol::ids::GatewayId;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+const PREFIX: &str = "urn:linewarden:user:";
+
+/// The other end.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Whose certificate it has shown: a gateway's ..
+    pub(crate) gateway: Option<GatewayId>,
+    /// .. or a user's.
+    pub(crate) user: Option<String>,
+}
+
+impl Peer {
+    /// By the certificate (DER) that was shown and found to be of our CA.
+    pub(crate) fn new(address: SocketAddr, certificate: Option<&[u8]>) -> Self {
+        Self {
+            address,
+            gateway: certificate.and_then(gateway_of),
+            user: certificate.and_then(user_of),
+        }
+    }
+}
+
+/// What stands in the subject alternative names of a user's certificate.
+#[must_use]
+pub fn user_uri(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+/// The user that a certificate (DER) names; `None` if it names none, or more than one.
+#[must_use]
+pub fn user_of(certificate: &[u8]) -> Option<String> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()??;
+    let mut users = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => uri.strip_prefix(PREFIX),
+        _ => None,
+    });
+    let user = users.next().filter(|user| !user.is_empty())?;
+    users.next().is_none().then(|| user.to_owned())
+}

@@ -1,0 +1,204 @@
+//! Starting and ending it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linewarden_controller::Controller;
+use linewarden_controller::attest::Signer;
+use linewarden_link::Server;
+use linewarden_registry::Registry;
+use linewarden_tls::{ServerTls, TlsError};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api;
+use crate::clock::Machine;
+use crate::fleet::{Fleet, Sink};
+use crate::limits::Limits;
+use crate::listener::{self, Tls};
+use crate::state::App;
+use crate::stream::Stream;
+
+/// Where gateways ask: the service's name, and what of it.
+const GATEWAYS: &str = "/linewarden.link.v1.Link/{question}";
+/// From one look at everything to the next.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// What a client may speak: gRPC wants the second version.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// What a service is made of.
+pub struct ServiceOptions {
+    /// Its name, for people: other controllers have other ones.
+    pub name: String,
+    /// Where it listens, for everybody.
+    pub listen: SocketAddr,
+    /// Where it listens for metrics and health, in the clear; nowhere if not given.
+    pub metrics: Option<SocketAddr>,
+    /// Its certificate, and the CA of gateways' and users' certificates.
+    pub tls: ServerTls,
+    /// What it knows.
+    pub registry: Registry,
+    /// What it decides by.
+    pub controller: Controller,
+    /// What signs results of attestation.
+    pub signer: Option<Arc<Signer>>,
+}
+
+/// Why it does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// An address is taken, or not this machine's.
+    #[error("cannot listen at {at}: {source}")]
+    Listen {
+        /// The address.
+        at: SocketAddr,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// Its certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A service at work.
+pub struct Service {
+    address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    tls: Tls,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    background: Vec<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Begins to serve.
+    ///
+    /// # Errors
+    /// An address that is taken, or a certificate that cannot be used.
+    pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
+        let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
+        let listen = bind(options.listen).await?;
+        let metrics = match options.metrics {
+            Some(at) => Some(bind(at).await?),
+            None => None,
+        };
+        let name: Arc<str> = options.name.into();
+        let (fleet, tasks) = Fleet::new(Arc::clone(&name));
+        let app = App {
+            name,
+            registry: options.registry,
+            controller: options.controller,
+            signer: options.signer,
+            fleet,
+            stream: Stream::new(),
+            limits: Limits::new(),
+            known: Arc::default(),
+            counts: Arc::default(),
+        };
+        let gateways = Server::new(
+            app.controller.clone(),
+            Machine::new(),
+            Sink(Arc::clone(&app.fleet)),
+        );
+        let router = api::router(&app).route_service(GATEWAYS, gateways.into_service());
+        let (stop, stopped) = watch::channel(false);
+        let address = address(&listen, options.listen);
+        let mut tasks_at_work = vec![tokio::spawn(listener::serve(
+            listen,
+            Some(tls.clone()),
+            router,
+            stopped.clone(),
+        ))];
+        let metrics_address = metrics
+            .as_ref()
+            .zip(options.metrics)
+            .map(|(at, asked)| self::address(at, asked));
+        if let Some(metrics) = metrics {
+            let router = api::metrics_router(&app);
+            tasks_at_work.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
+        }
+        let background = vec![
+            tokio::spawn(tasks.run(app.registry.clone())),
+            tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone())),
+            tokio::spawn(watch_all(app)),
+        ];
+        Ok(Self {
+            address,
+            metrics: metrics_address,
+            tls,
+            stop,
+            tasks: tasks_at_work,
+            background,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens for metrics.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Another certificate or CA, for connections from now on.
+    ///
+    /// # Errors
+    /// One that cannot be used: the old one stays.
+    pub fn exchange_tls(&self, tls: &ServerTls) -> Result<(), TlsError> {
+        self.tls.replace(tls.to_rustls(&PROTOCOLS)?);
+        Ok(())
+    }
+
+    /// Takes no more connections, and lets answers under way end.
+    pub async fn stop(self) {
+        // Nobody listens any more: it has ended by itself.
+        let _ = self.stop.send(true);
+        for task in self.tasks {
+            let _ = task.await;
+        }
+        for task in self.background {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+async fn bind(at: SocketAddr) -> Result<TcpListener, ServiceError> {
+    TcpListener::bind(at)
+        .await
+        .map_err(|source| ServiceError::Listen { at, source })
+}
+
+fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+/// What is looked at each second, whoever asks.
+async fn watch_all(app: App) {
+    let mut clock = tokio::time::interval(STATUS_EVERY);
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut shrunk = tokio::time::Instant::now();
+    loop {
+        clock.tick().await;
+        app.fleet.watch();
+        if let Err(error) = app.fleet.read(&app.registry).await {
+            tracing::debug!(%error, "how other controllers' gateways stand was not read");
+        }
+        if app.stream.listeners() > 0
+            && let Some(event) = api::status_event(&app).await
+        {
+            app.stream.send(event);
+        }
+        if shrunk.elapsed() >= Limits::SHRINK_EVERY {
+            app.limits.shrink();
+            shrunk = tokio::time::Instant::now();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What all answers rest on.
+
+use std::sync::Arc;
+
+use linewarden_controller::Controller;
+use linewarden_controller::attest::Signer;
+use linewarden_registry::Registry;
+
+use crate::auth::Known;
+use crate::fleet::Fleet;
+use crate::limits::Limits;
+use crate::metrics::Counts;
+use crate::stream::Stream;
+
+/// Shared by all questions. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) name: Arc<str>,
+    pub(crate) registry: Registry,
+    pub(crate) controller: Controller,
+    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) limits: Limits,
+    pub(crate) known: Arc<Known>,
+    pub(crate) counts: Arc<Counts>,
+}

@@ -1,0 +1,108 @@
+//! What happens, to all who listen: entries of the journal as they come, and how things stand, each second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use linewarden_registry::{Entry, Registry};
+use serde_json::json;
+use tokio::sync::broadcast;
+
+/// Events that wait for a slow listener; then it is told to catch up by itself.
+const BACKLOG: usize = 4_096;
+/// Entries read at once.
+pub(crate) const PAGE_ENTRIES: u32 = 1_000;
+/// How often the journal is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    /// Of an entry of the journal, its number.
+    pub(crate) number: Option<u64>,
+    pub(crate) kind: Arc<str>,
+    pub(crate) data: Arc<str>,
+}
+
+/// What goes out for an entry.
+pub(crate) fn event_of(entry: &Entry) -> Event {
+    Event {
+        number: Some(entry.number),
+        kind: entry.note.kind.as_str().into(),
+        data: body_of(entry).to_string().into(),
+    }
+}
+
+/// An entry as JSON.
+pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
+    let mut body = json!({
+        "id": entry.number,
+        "at_ms": entry.at_ms,
+        "kind": entry.note.kind,
+        "gateway": entry.note.gateway.map(|gateway| gateway.0),
+        "device": entry.note.device.map(|device| device.to_string()),
+        "detail": entry.note.detail,
+        "by": entry.actor.as_ref().map(|actor| actor.name.as_str()),
+        "reason": entry.reason,
+    });
+    // A round is told as what it is.
+    if entry.note.kind == "round"
+        && let Ok(round) = serde_json::from_str::<serde_json::Value>(&entry.note.detail)
+        && let Some(fields) = body.as_object_mut()
+    {
+        fields.insert("round".to_owned(), round);
+    }
+    body
+}
+
+/// To all listeners of this controller.
+pub(crate) struct Stream {
+    sender: broadcast::Sender<Event>,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Arc<Self> {
+        let (sender, _) = broadcast::channel(BACKLOG);
+        Arc::new(Self { sender })
+    }
+
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Event> {
+        self.sender.subscribe()
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.sender.receiver_count()
+    }
+
+    /// To whoever listens now.
+    pub(crate) fn send(&self, event: Event) {
+        // Nobody listens.
+        let _ = self.sender.send(event);
+    }
+
+    /// Sends on what the journal gets, whoever writes it.
+    pub(crate) async fn follow(self: Arc<Self>, registry: Registry) {
+        let mut end = None;
+        let mut clock = tokio::time::interval(LOOK_EVERY);
+        clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            clock.tick().await;
+            let from = match end {
+                Some(end) => end,
+                None => match registry.journal_end().await {
+                    Ok(newest) => *end.insert(newest),
+                    Err(_) => continue,
+                },
+            };
+            let Ok(entries) = registry.journal_after(from, PAGE_ENTRIES).await else {
+                continue;
+            };
+            for entry in &entries {
+                end = Some(entry.number);
+                // What was refused is for the audit only.
+                if !entry.refused {
+                    self.send(event_of(entry));
+                }
+            }
+        }
+    }
+}

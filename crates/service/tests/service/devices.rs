@@ -1,0 +1,199 @@
+//! Devices: enrolled one by one and in numbers, looked for, shut out and let in.
+
+use linewarden_registry::Role;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::office::{Caller, Office};
+
+fn pool(id: &str, name: &str) -> Value {
+    json!({
+        "id": id, "name": name,
+        "credentials": {"rows": [["0101010101010101", "22".repeat(16)], ["0202020202020202", "33".repeat(16)]]},
+    })
+}
+
+fn import(caller: &Caller<'_>, lines: String, query: &str) -> crate::office::Said {
+    let request = caller
+        .request(Method::POST, &format!("/api/v1/devices/import{query}"))
+        .header("Idempotency-Key", crate::office::unique())
+        .header("X-Reason", "first fleet");
+    caller.send(request.body(lines))
+}
+
+#[test]
+fn a_fleet_is_imported_listed_by_parts_and_looked_through() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let line = |n: u32| format!("{}\n", pool(&format!("{n:x}"), &format!("pump {n:04}")));
+    let lines: String = (1..=2500).map(line).collect();
+    assert_eq!(import(&otto, lines, "").ok()["stored"], 2500);
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = otto.get(&format!("/api/v1/devices?limit=700{after}")).ok();
+        let items = page["items"].as_array().unwrap();
+        seen.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    let expected: Vec<String> = (1..=2500).map(|n| format!("{n:016x}")).collect();
+    assert_eq!(seen, expected);
+    let found = otto.get("/api/v1/devices?name_prefix=pump%20012&limit=4").ok();
+    let names: Vec<_> = found["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["name"].clone())
+        .collect();
+    assert_eq!(names, ["pump 0120", "pump 0121", "pump 0122", "pump 0123"]);
+    let rest = otto
+        .get(&format!(
+            "/api/v1/devices?name_prefix=pump%20012&after={}",
+            found["next"].as_str().unwrap()
+        ))
+        .ok();
+    assert_eq!(rest["items"].as_array().unwrap().len(), 6);
+    for bad in ["limit=0", "limit=1001", "after=zz", "status=odd", "mode=odd"] {
+        otto.get(&format!("/api/v1/devices?{bad}"))
+            .refused(422, "invalid");
+    }
+    // The same once more: refused, or replaced.
+    import(&otto, line(7), "").refused(409, "conflict");
+    assert_eq!(import(&otto, line(7), "?on_conflict=replace").ok()["stored"], 1);
+}
+
+#[test]
+fn what_is_wrong_with_a_line_is_told_by_its_number_and_keeps_what_was_stored_before() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let good = pool("1", "good").to_string();
+    for (lines, expected) in [
+        (format!("{good}\nnonsense\n"), "line 2: no JSON"),
+        (format!("\n\n{}\n", json!({"id": "2"})), "line 3: no device"),
+        (
+            format!("{}\n", json!({"id": "2", "credentials": {"key": "77"}})),
+            "line 1: expected are 32 hexadecimal digits",
+        ),
+        (
+            format!(
+                "{}\n",
+                json!({"id": "0", "credentials": {"key": "77".repeat(16)}})
+            ),
+            "line 1: a device's id",
+        ),
+    ] {
+        let said = import(&otto, lines, "");
+        let message = said.refused(422, "invalid");
+        assert!(message.contains(expected), "{message}");
+        assert!(!message.contains("7777"), "no key is repeated");
+    }
+    // A thousand at a time: what came before the bad one is there.
+    let mut lines: String = (1..=1500)
+        .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
+        .collect();
+    lines.push_str("nonsense\n");
+    let said = import(&otto, lines, "");
+    assert_eq!(said.body["error"]["stored"], 1000, "{}", said.text);
+    assert_eq!(otto.get("/api/v1/devices/3e8").status, 200);
+    assert_eq!(otto.get("/api/v1/devices/3e9").status, 404);
+}
+
+#[test]
+fn a_device_is_shut_out_let_in_and_revoked_for_good() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let hostile = "<img src=x onerror=alert(1)> \u{202e}gnp";
+    let mut device = pool("d1", hostile);
+    device["reason"] = "new".into();
+    assert_eq!(otto.post("/api/v1/devices", &device).ok()["name"], hostile);
+    let why = |reason: &str| json!({"reason": reason});
+    let status = |said: Value| said["status"].as_str().unwrap().to_owned();
+    let path = |verb: &str| format!("/api/v1/devices/d1/{verb}");
+    for empty in ["", "  \n"] {
+        otto.post(&path("revoke"), &why(empty)).refused(422, "invalid");
+    }
+    assert_eq!(
+        status(otto.post(&path("quarantine"), &why("odd traffic")).ok()),
+        "quarantined"
+    );
+    assert_eq!(
+        otto.get("/api/v1/devices?status=quarantined").ok()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        status(otto.post(&path("release"), &why("explained")).ok()),
+        "active"
+    );
+    assert_eq!(status(otto.post(&path("revoke"), &why("stolen")).ok()), "revoked");
+    otto.post(&path("release"), &why("found"))
+        .refused(409, "conflict");
+    otto.post(&path("quarantine"), &why("found"))
+        .refused(409, "conflict");
+    let shown = otto.get("/api/v1/devices/d1").ok();
+    let history: Vec<_> = shown["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            (
+                entry["kind"].as_str().unwrap(),
+                entry["by"].as_str().unwrap(),
+                entry["reason"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        history,
+        [
+            ("revoked", "otto", "stolen"),
+            ("released", "otto", "explained"),
+            ("quarantined", "otto", "odd traffic"),
+            ("enrolled", "otto", "new")
+        ]
+    );
+    otto.post("/api/v1/devices/d9/revoke", &why("stolen"))
+        .refused(404, "unknown_device");
+    otto.post(&path("revoke"), &json!({"reason": "\u{1b}[2J"}))
+        .refused(422, "invalid");
+}
+
+#[test]
+fn many_are_revoked_in_one_question() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let lines: String = (1..=300)
+        .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
+        .collect();
+    import(&otto, lines, "").ok();
+    let ids: Vec<String> = (1..=301).map(|n| format!("{n:x}")).collect();
+    let done = otto
+        .post("/api/v1/devices/revoke", &json!({"ids": ids, "reason": "recall"}))
+        .ok();
+    assert_eq!(
+        (&done["revoked"], done["problems"].as_array().unwrap().len()),
+        (&json!(300), 1)
+    );
+    let too_many: Vec<String> = (1..=10_001).map(|n| format!("{n:x}")).collect();
+    otto.post(
+        "/api/v1/devices/revoke",
+        &json!({"ids": too_many, "reason": "recall"}),
+    )
+    .refused(422, "invalid");
+}
+
+/// Whoever sends without end gets an answer, and nobody's memory.
+#[test]
+fn a_huge_body_is_refused() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let huge = json!({"id": "d1", "name": "x".repeat(2 << 20), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
+    otto.post("/api/v1/devices", &huge).refused(413, "too_large");
+    let line = "x".repeat(20 << 20);
+    let message = import(&otto, line, "").refused(422, "invalid");
+    assert!(message.contains("longer than"), "{message}");
+}

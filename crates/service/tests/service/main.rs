@@ -1,0 +1,18 @@
+//! The service over real TLS: what users may, what is kept of it, gateways at work over gRPC with devices that authenticate, several
+//! controllers over one database.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "../../../gateway/tests/site/mod.rs"]
+mod site;
+
+mod access;
+mod devices;
+mod events;
+mod gateways;
+mod office;
+mod others;

@@ -1,0 +1,126 @@
+//! The dashboard's files, the description of the API, health, policies and signers.
+
+use linewarden_registry::Role;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::office::Office;
+
+#[test]
+fn the_dashboard_is_served_whole_and_lets_no_other_script_in() {
+    let office = Office::new();
+    let anybody = office.caller("anybody", Role::Viewer);
+    let get = |path: &str| {
+        let request = anybody.request(Method::GET, path);
+        office.runtime.block_on(async {
+            let response = request.send().await.unwrap();
+            let headers = response.headers().clone();
+            (response.status(), headers, response.text().await.unwrap())
+        })
+    };
+    let (status, headers, page) = get("/");
+    assert_eq!(status, 200);
+    let policy = headers["content-security-policy"].to_str().unwrap();
+    for part in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("unsafe"));
+    // Every file that the page and its modules name is there.
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboard");
+    let mut files = vec![root.join("assets")];
+    let mut served = 0;
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(
+                std::fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        let (status, headers, content) = get(&format!("/{name}"));
+        assert_eq!(status, 200, "{name}");
+        assert_eq!(content, std::fs::read_to_string(&path).unwrap());
+        assert_eq!(headers["x-content-type-options"], "nosniff");
+        served += 1;
+    }
+    assert!(served > 20, "{served}");
+    assert!(page.contains("/assets/"), "{page}");
+    for path in [
+        "/assets/../Cargo.toml",
+        "/assets/%2e%2e/Cargo.toml",
+        "/assets/none.js",
+    ] {
+        assert_eq!(get(path).0, 404, "{path}");
+    }
+}
+
+#[test]
+fn the_description_of_the_api_has_every_path() {
+    let office = Office::new();
+    let anybody = office.caller("anybody", Role::Viewer);
+    let api = anybody.get("/openapi.json").ok();
+    let paths = api["paths"].as_object().unwrap();
+    for path in [
+        "/api/v1/devices",
+        "/api/v1/devices/{id}/revoke",
+        "/api/v1/devices/import",
+        "/api/v1/gateways/{id}/retire",
+        "/api/v1/rounds",
+        "/api/v1/results/{device}",
+        "/api/v1/signers",
+        "/api/v1/policies/{name}",
+        "/api/v1/events",
+        "/api/v1/audit",
+        "/api/v1/users/{name}",
+    ] {
+        assert!(paths.contains_key(path), "{path}");
+    }
+    // What it has can be asked: a path without a place for an id is not unknown.
+    for (path, verbs) in paths {
+        if verbs.get("get").is_some() && !path.contains('{') && path != "/api/v1/events" {
+            assert_ne!(anybody.get(path).status, 404, "{path}");
+        }
+    }
+}
+
+#[test]
+fn groups_are_made_changed_and_asked() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    let put = |body: serde_json::Value| {
+        let request = ada
+            .request(Method::PUT, "/api/v1/policies/pumps")
+            .header("Idempotency-Key", crate::office::unique());
+        ada.send(request.json(&body))
+    };
+    let made = put(json!({"every_s": 30, "silent": 2, "of_rounds": 4, "reason": "new"})).ok();
+    assert_eq!((&made["every_s"], &made["silent"]), (&json!(30), &json!(2)));
+    let changed = put(json!({"reopen": "command", "reason": "by hand"})).ok();
+    assert_eq!(
+        (&changed["every_s"], &changed["reopen"]),
+        (&json!(30), &json!("command"))
+    );
+    put(json!({"silent": 9, "reason": "odd"})).refused(422, "invalid");
+    put(json!({"every": 9, "reason": "odd"}));
+    let asked = ada
+        .post("/api/v1/policies/pumps/round", &json!({"reason": "now"}))
+        .ok();
+    assert_eq!(asked["rounds_wanted"], 1);
+    ada.post("/api/v1/policies/fans/round", &json!({"reason": "now"}))
+        .refused(404, "not_found");
+    assert_eq!(
+        ada.get("/api/v1/policies").ok()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(ada.get("/api/v1/rounds").ok()["items"], json!([]));
+    ada.get("/api/v1/results/d1").refused(404, "unknown_device");
+}
