@@ -57,11 +57,12 @@ lint: setup ## formatting, clippy, documentation, shell scripts, licences, the s
 fmt: setup ## format the Rust sources
 	cargo fmt --all
 
-generate: setup ## rewrite what is generated: C and P4 headers and docs/verdicts.md, P4Runtime's messages
+generate: setup ## rewrite what is generated: C and P4 headers, the lists of verdicts, the messages of gRPC services
 	cargo run -q -p linewarden-protocol --features alloc --example generate
 	cargo run -q -p linewarden-p4runtime --example generate_messages
 	cargo run -q -p linewarden-link --example generate_messages
 	scripts/verdict-table > docs/verdicts.md
+	scripts/verdict-table --javascript > crates/service/dashboard/assets/core/verdicts.js
 
 p4: ## compile the P4 programs again, with p4c from PATH (or P4C=COMPILER)
 	@scripts/compile-p4 $(ARGS)

@@ -106,7 +106,7 @@ pub use linewarden_files::seal::SEAL_OVERHEAD_BYTES;
 pub use location::{Location, LocationError, PostgresAddress};
 pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use quarantine::{ShutOut, Suspect};
-pub use query::{Filter, Page};
+pub use query::{Filter, Page, ids_beginning};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
 pub use service::{

@@ -37,24 +37,26 @@ pub(crate) struct Opened {
 
 /// Who has it, writes.
 pub(crate) struct WriteLock {
-    begin: String,
+    statement: String,
     registry: Location,
 }
 
 impl WriteLock {
     fn new(server: &Server, registry: &Location) -> Self {
         Self {
-            begin: format!("BEGIN; {}", server.lock()),
+            statement: server.lock(),
             registry: registry.clone(),
         }
     }
 
     /// Begins a transaction that may write, once nobody else does.
     pub(crate) async fn begin(&self, writer: &PgPool) -> sqlx::Result<Transaction<'static, Postgres>> {
-        writer
-            .begin_with(AssertSqlSafe(self.begin.clone()))
-            .await
-            .map_err(sql::without_connection)
+        // Not in one with BEGIN: the transaction has to be known as one before its wait can fail or be given up, or nobody undoes it.
+        let mut transaction = writer.begin().await.map_err(sql::without_connection)?;
+        sqlx::raw_sql(AssertSqlSafe(self.statement.clone()))
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction)
     }
 
     /// Refuses a schema in which anything is not as the migrations make it.
@@ -229,52 +231,58 @@ pub(crate) async fn examine(registry: &Location, key: &MasterKey) -> Result<()> 
 
 /// Tables that are being filled: all of them are there at once, or none.
 pub(crate) struct Draft {
-    connection: Connection,
+    /// What the migrations begin in it are parts of it.
+    transaction: sql::Transaction,
+    pool: PgPool,
     registry: Location,
 }
 
 impl Draft {
     /// Makes the tables of a new registry, in a transaction.
     pub(crate) async fn begin(registry: &Location) -> Result<Self> {
-        let (mut connection, _) = connect(registry, &Options::default()).await?;
-        let exists = || RegistryError::AlreadyExists {
-            registry: registry.clone(),
-        };
+        let (mut connection, connect) = connect(registry, &Options::default()).await?;
         let server = Server::ask(&mut connection, registry)
             .await
             .map_err(at_once(registry))?;
+        connection.close().await.map_err(at(registry))?;
+        let exists = || RegistryError::AlreadyExists {
+            registry: registry.clone(),
+        };
         if server.has_registry {
             return Err(exists());
         }
-        let begin = async |connection: &mut Connection| -> Result<bool> {
-            sql::query("BEGIN").execute(&mut *connection).await?;
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(connect);
+        let begin = async || -> Result<Option<sql::Transaction>> {
+            let mut transaction =
+                sql::Transaction::from(pool.begin().await.map_err(sql::without_connection)?);
             // Another program may be at it as well.
-            sql::text(server.lock()).execute(&mut *connection).await?;
-            if Server::ask(&mut *connection, registry).await?.has_registry {
-                return Ok(false);
+            sql::text(server.lock()).execute(&mut *transaction).await?;
+            if Server::ask(&mut transaction, registry).await?.has_registry {
+                return Ok(None);
             }
-            migrations::run(connection).await?;
-            Ok(true)
+            migrations::run(&mut transaction).await?;
+            Ok(Some(transaction))
         };
-        match begin(&mut connection).await.map_err(at_once(registry))? {
-            true => Ok(Self {
-                connection,
+        match begin().await.map_err(at_once(registry))? {
+            Some(transaction) => Ok(Self {
+                transaction,
+                pool,
                 registry: registry.clone(),
             }),
-            false => Err(exists()),
+            None => Err(exists()),
         }
     }
 
     /// What they are filled by.
     pub(crate) fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
+        &mut self.transaction
     }
 
     /// Makes them durable, for all to see.
-    pub(crate) async fn finish(mut self) -> Result<()> {
-        let commit = sql::query("COMMIT").execute(&mut self.connection);
-        commit.await.map_err(at(&self.registry))?;
-        self.connection.close().await.map_err(at(&self.registry))
+    pub(crate) async fn finish(self) -> Result<()> {
+        self.transaction.commit().await.map_err(at(&self.registry))?;
+        self.pool.close().await;
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Looking devices up: one, a page of a list, how many there are.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 
@@ -16,6 +17,8 @@ use crate::store::Registry;
 pub struct Filter {
     /// Only those whose name begins like this (upper and lower case differ).
     pub name_prefix: Option<String>,
+    /// Only those with an id between these two, both included.
+    pub ids: Option<RangeInclusive<DeviceId>>,
     /// Only those of this mode.
     pub mode: Option<Mode>,
     /// Only those that may authenticate (`true`), or only revoked ones (`false`).
@@ -115,6 +118,7 @@ impl Registry {
     /// A failure of the database.
     pub async fn count(&self, filter: &Filter) -> Result<u64> {
         let mut query = Builder::new("SELECT COUNT(*) FROM device WHERE 1 = 1");
+        filter.push_ids(&mut query);
         filter.push_conditions(&mut query);
         let (count,): (i64,) = query.build().fetch_one(self.reader()).await?;
         Ok(u64::try_from(count).unwrap_or(0))
@@ -128,23 +132,33 @@ async fn list_by_id(
     limit: u32,
 ) -> Result<Vec<DeviceRow>> {
     let mut rows: Vec<DeviceRow> = Vec::new();
+    let (first, last) = filter
+        .ids
+        .as_ref()
+        .map_or((0, u64::MAX), |ids| (ids.start().0, ids.end().0));
+    let Some(first) = after
+        .map_or(Some(0), |after| after.0.checked_add(1))
+        .map(|next| next.max(first))
+    else {
+        return Ok(rows);
+    };
     // Bit-cast, the upper half of the ids is negative: the lower half is listed first, then the upper.
-    let start = after.map_or(0, |id| id.0);
     for half in [0..=i64::MAX, i64::MIN..=-1] {
         let missing = i64::from(limit) - i64::try_from(rows.len()).unwrap_or(i64::MAX);
-        if missing <= 0 || half.end().cast_unsigned() <= start {
+        let first = first.max(half.start().cast_unsigned());
+        let last = last.min(half.end().cast_unsigned());
+        if missing <= 0 || first > last {
             continue;
         }
-        let floor = (*half.start()).cast_unsigned().max(start.saturating_add(1));
         let mut query = Builder::new(concat!(
             "SELECT ",
             device_columns!(),
             " FROM device WHERE device_id >= "
         ));
         query
-            .push_bind(floor.cast_signed())
+            .push_bind(first.cast_signed())
             .push(" AND device_id <= ")
-            .push_bind(*half.end());
+            .push_bind(last.cast_signed());
         filter.push_conditions(&mut query);
         query.push(" ORDER BY device_id LIMIT ").push_bind(missing);
         rows.extend(query.build().fetch_all::<DeviceRow>(&mut *connection).await?);
@@ -168,11 +182,24 @@ async fn list_by_name(
             .push(")"),
         None => query.push("1 = 1"),
     };
+    filter.push_ids(&mut query);
     filter.push_conditions(&mut query);
     query
         .push(" ORDER BY name, device_id LIMIT ")
         .push_bind(i64::from(limit));
     Ok(query.build().fetch_all(connection).await?)
+}
+
+/// The ids that, written with all their 16 hexadecimal digits, begin with these: 1 to 16 of them. `None` if it is
+/// anything else.
+#[must_use]
+pub fn ids_beginning(digits: &str) -> Option<RangeInclusive<DeviceId>> {
+    if digits.is_empty() || digits.len() > 16 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let first = u64::from_str_radix(&format!("{digits:0<16}"), 16).ok()?;
+    let last = u64::from_str_radix(&format!("{digits:f<16}"), 16).ok()?;
+    Some(DeviceId(first)..=DeviceId(last))
 }
 
 /// The least text above all that begin with this one; `None` if there is none.
@@ -193,6 +220,19 @@ fn above(prefix: &str) -> Option<String> {
 }
 
 impl Filter {
+    /// The condition of [`Filter::ids`], which a list by id has in its own bounds.
+    fn push_ids(&self, query: &mut Builder) {
+        if let Some(ids) = &self.ids {
+            let (first, last) = (id_to_column(*ids.start()), id_to_column(*ids.end()));
+            // Bit-cast, a range over both halves begins above where it ends, and goes around.
+            let is_around =
+                ids.start().0.cast_signed() > ids.end().0.cast_signed() && ids.start() <= ids.end();
+            query.push(" AND (device_id >= ").push_bind(first);
+            query.push(if is_around { " OR " } else { " AND " });
+            query.push("device_id <= ").push_bind(last).push(")");
+        }
+    }
+
     fn push_conditions(&self, query: &mut Builder) {
         if let Some(prefix) = &self.name_prefix {
             // As a range, which an index answers: texts are in the order of their characters, with either database.
@@ -219,6 +259,25 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_give_the_ids_that_begin_with_them() {
+        let all = [
+            ("0", 0..=0x0fff_ffff_ffff_ffff),
+            ("f", 0xf000_0000_0000_0000..=u64::MAX),
+            ("00000000000000d", 0xd0..=0xdf),
+            ("00000000000000D1", 0xd1..=0xd1),
+        ];
+        for (digits, ids) in all {
+            assert_eq!(
+                ids_beginning(digits),
+                Some(DeviceId(*ids.start())..=DeviceId(*ids.end()))
+            );
+        }
+        for digits in ["", "x", "+1", "0x1", "\u{ff11}", "00000000000000d1a"] {
+            assert_eq!(ids_beginning(digits), None, "{digits:?}");
+        }
+    }
 
     #[test]
     fn what_begins_with_a_prefix_lies_below_its_bound() {

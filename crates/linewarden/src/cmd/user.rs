@@ -20,7 +20,7 @@ Examples:
   linewarden user add alice --role admin --config controller.toml
   linewarden user add build-server --role operator --certificate --config controller.toml")]
     Add(AddArgs),
-    /// Take somebody's access away, at once
+    /// Take somebody's access away, within a second
     #[command(after_help = "\
 Examples:
   linewarden user remove alice --config controller.toml")]

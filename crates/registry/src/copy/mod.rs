@@ -81,6 +81,12 @@ impl Registry {
         let target = target.into();
         // Nobody writes from here on.
         let mut transaction = self.write().await?;
+        if matches!(*transaction, Connection::Postgres(_)) {
+            // It waits while the copy is read, which takes as long as it takes.
+            sql::query("SET LOCAL idle_in_transaction_session_timeout = 0")
+                .execute(&mut *transaction)
+                .await?;
+        }
         let copied = match Draft::begin(&target, &Options::default()).await {
             Ok(mut draft) => {
                 let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;

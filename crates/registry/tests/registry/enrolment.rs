@@ -362,7 +362,29 @@ async fn filters_choose_by_name_mode_and_status() {
                 name_prefix: Some("pump".into()),
                 mode: Some(Mode::Pool),
                 active: Some(true),
-                quarantined: false,
+                ..Filter::default()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                ids: Some(DeviceId(2)..=DeviceId(3)),
+                ..Filter::default()
+            },
+            vec![2, 3],
+        ),
+        (
+            Filter {
+                ids: Some(DeviceId(4)..=DeviceId(u64::MAX)),
+                name_prefix: Some("1".into()),
+                ..Filter::default()
+            },
+            vec![4],
+        ),
+        (
+            Filter {
+                ids: Some(DeviceId(1 << 63)..=DeviceId(u64::MAX)),
+                ..Filter::default()
             },
             vec![],
         ),

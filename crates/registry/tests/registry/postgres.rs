@@ -199,3 +199,70 @@ async fn a_server_that_was_away_is_used_again() {
     let again = lease(&registry, &fence, 1, 4, 4).await.unwrap();
     assert_eq!((first.rows, again.rows), (0..4, 4..8));
 }
+
+/// A write that waited in vain leaves its connection as it was, whether it ran into the time for it or was given up.
+#[tokio::test]
+async fn who_waited_in_vain_for_the_lock_writes_once_it_is_free() {
+    if !is_on_postgres() {
+        return;
+    }
+    let (_directory, place) = fleet_of_40().await;
+    let options = Options {
+        busy_timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let registry = Registry::open_with(&place, &master_key(), &options)
+        .await
+        .unwrap();
+    // A copy that moves holds it for as long as it is being told how far it is.
+    let holder = open(&place).await.unwrap();
+    let (_kept, target) = nowhere();
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let mut held = Box::pin(holder.move_to(&target, move |_| told.send(()).unwrap_or_default()));
+    tokio::select! {
+        _ = &mut held => panic!("it has ended before anything was heard of it"),
+        _ = heard.recv() => {}
+    }
+    for _ in 0..4 {
+        let refused = registry.revoke(DeviceId(3), "lost", 1).await.unwrap_err();
+        assert!(matches!(refused, RegistryError::Locked), "{refused}");
+        let given_up = registry.revoke(DeviceId(3), "lost", 1);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), given_up)
+                .await
+                .is_err()
+        );
+    }
+    drop(held);
+    let patient = open(&place).await.unwrap();
+    patient.revoke(DeviceId(4), "lost", 1).await.unwrap();
+    for device in [3, 5, 6] {
+        registry.revoke(DeviceId(device), "lost", 1).await.unwrap();
+    }
+}
+
+/// Whatever is not finished was never there.
+#[tokio::test]
+async fn a_copy_that_is_broken_off_leaves_nothing() {
+    if !is_on_postgres() {
+        return;
+    }
+    let (_directory, place) = fleet_of_40().await;
+    let registry = open(&place).await.unwrap();
+    let (_kept, target) = nowhere();
+    {
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let copy = registry.copy_to(&target, move |_| told.send(()).unwrap_or_default());
+        tokio::pin!(copy);
+        tokio::select! {
+            _ = &mut copy => panic!("it has ended before anything was heard of it"),
+            _ = heard.recv() => {}
+        }
+        assert!(matches!(
+            open(&target).await,
+            Err(RegistryError::NoRegistry { .. })
+        ));
+    }
+    registry.copy_to(&target, |_| ()).await.unwrap();
+    assert!(open(&target).await.unwrap().check().await.unwrap().is_empty());
+}

@@ -7,7 +7,7 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     Credentials, DeviceInfo, DeviceRecord, Filter, JournalFilter, Note, PoolRow, Registry, State as Standing,
-    Status,
+    Status, ids_beginning,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -86,6 +86,8 @@ impl From<DeviceInfo> for Device {
 pub(crate) struct Which {
     /// Whose names begin like this; then the list is by name.
     name_prefix: Option<String>,
+    /// Whose ids begin with these hexadecimal digits, 1 to 16, as they are written: with all 16.
+    id_prefix: Option<String>,
     /// active, revoked or quarantined
     status: Option<String>,
     /// pool or key
@@ -113,6 +115,13 @@ impl Which {
         };
         Ok(Filter {
             name_prefix: self.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
+            ids: match self.id_prefix.as_deref() {
+                None | Some("") => None,
+                Some(digits) => Some(
+                    ids_beginning(digits)
+                        .ok_or_else(|| ApiError::invalid("id_prefix", "1 to 16 hexadecimal digits"))?,
+                ),
+            },
             mode,
             active,
             quarantined,

@@ -17,7 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 use super::lists::{List, Part, device, gateway};
-use crate::auth::Viewer;
+use crate::auth::{Principal, Viewer};
+use crate::clock::now_s;
 use crate::error::Result;
 use crate::state::App;
 use crate::stream::{Event, PAGE_ENTRIES, body_of, event_of};
@@ -46,7 +47,7 @@ impl Kinds {
 /// on behind that one.
 #[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub(crate) async fn stream(
-    _: Viewer,
+    Viewer(principal): Viewer,
     State(app): State<App>,
     Query(kinds): Query<Kinds>,
     headers: HeaderMap,
@@ -55,76 +56,101 @@ pub(crate) async fn stream(
         .get("last-event-id")
         .and_then(|last| last.to_str().ok()?.parse().ok());
     let (out, lines) = mpsc::channel(QUEUE);
-    tokio::spawn(listen(app, kinds.list(), last, out));
+    let listener = Listener {
+        app,
+        principal,
+        kinds: kinds.list(),
+        out,
+    };
+    tokio::spawn(listener.run(last));
     Sse::new(ReceiverStream::new(lines)).keep_alive(KeepAlive::new().interval(ALIVE_EVERY).text("alive"))
 }
 
-/// Ends when the listener is gone.
-async fn listen(
+/// Somebody who listens.
+struct Listener {
     app: App,
+    principal: Principal,
     kinds: Vec<String>,
-    last: Option<u64>,
     out: mpsc::Sender<Result<Line, Infallible>>,
-) {
-    // Before the past is read, so that nothing falls in between.
-    let mut events = app.stream.listen();
-    let mut seen = last;
-    let is_wanted = |event: &Event| kinds.is_empty() || kinds.iter().any(|kind| **kind == *event.kind);
-    let mut is_behind = last.is_some();
-    loop {
-        if is_behind {
-            if !catch_up(&app, &mut seen, &is_wanted, &out).await {
-                return;
-            }
-            is_behind = false;
-        }
-        let event = tokio::select! {
-            event = events.recv() => event,
-            () = out.closed() => return,
-        };
-        match event {
-            Ok(event) => {
-                if event
-                    .number
-                    .is_some_and(|number| seen.is_some_and(|seen| number <= seen))
-                {
-                    continue;
-                }
-                seen = event.number.or(seen);
-                if is_wanted(&event) && out.send(Ok(line(&event))).await.is_err() {
+}
+
+impl Listener {
+    /// Ends when the listener is gone, or may not listen any more.
+    async fn run(self, last: Option<u64>) {
+        // Before the past is read, so that nothing falls in between.
+        let mut events = self.app.stream.listen();
+        let mut seen = last;
+        let mut is_behind = last.is_some();
+        let mut clock = tokio::time::interval(ALIVE_EVERY);
+        loop {
+            if is_behind {
+                if !self.catch_up(&mut seen).await {
                     return;
                 }
+                is_behind = false;
             }
-            // It was too slow; what it missed is in the journal.
-            Err(RecvError::Lagged(_)) => is_behind = seen.is_some(),
-            Err(RecvError::Closed) => return,
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = self.out.closed() => return,
+                _ = clock.tick() => match self.may_listen().await {
+                    true => continue,
+                    false => return,
+                },
+            };
+            match event {
+                Ok(event) if is_old(&event, seen) => {}
+                Ok(event) => {
+                    seen = event.number.or(seen);
+                    if !self.send(&event).await {
+                        return;
+                    }
+                }
+                // It was too slow; what it missed is in the journal.
+                Err(RecvError::Lagged(_)) => is_behind = seen.is_some(),
+                Err(RecvError::Closed) => return,
+            }
         }
+    }
+
+    /// Whether who came in may still be here.
+    async fn may_listen(&self) -> bool {
+        let now_s = now_s();
+        let is_over = self.principal.expires_s.is_some_and(|until_s| until_s <= now_s);
+        // A registry that does not answer has taken nobody's access away.
+        let known = self.app.registry.user_of_name(&self.principal.name, now_s).await;
+        !is_over && !matches!(known, Ok(None))
+    }
+
+    /// False when the listener is gone.
+    async fn send(&self, event: &Event) -> bool {
+        let is_wanted = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
+        !is_wanted || self.out.send(Ok(line(event))).await.is_ok()
+    }
+
+    /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
+    async fn catch_up(&self, seen: &mut Option<u64>) -> bool {
+        while let Some(from) = *seen {
+            let Ok(entries) = self.app.registry.journal_after(from, PAGE_ENTRIES).await else {
+                return false;
+            };
+            let Some(newest) = entries.last().map(|entry| entry.number) else {
+                return true;
+            };
+            for entry in entries.iter().filter(|entry| !entry.refused) {
+                if !self.send(&event_of(entry)).await {
+                    return false;
+                }
+            }
+            *seen = Some(newest);
+        }
+        true
     }
 }
 
-/// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
-async fn catch_up(
-    app: &App,
-    seen: &mut Option<u64>,
-    is_wanted: &impl Fn(&Event) -> bool,
-    out: &mpsc::Sender<Result<Line, Infallible>>,
-) -> bool {
-    while let Some(from) = *seen {
-        let Ok(entries) = app.registry.journal_after(from, PAGE_ENTRIES).await else {
-            return false;
-        };
-        let Some(newest) = entries.last().map(|entry| entry.number) else {
-            return true;
-        };
-        for entry in entries.iter().filter(|entry| !entry.refused) {
-            let event = event_of(entry);
-            if is_wanted(&event) && out.send(Ok(line(&event))).await.is_err() {
-                return false;
-            }
-        }
-        *seen = Some(newest);
-    }
-    true
+fn is_old(event: &Event, seen: Option<u64>) -> bool {
+    event
+        .number
+        .is_some_and(|number| seen.is_some_and(|seen| number <= seen))
 }
 
 fn line(event: &Event) -> Line {

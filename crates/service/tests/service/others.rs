@@ -124,3 +124,33 @@ fn groups_are_made_changed_and_asked() {
     assert_eq!(ada.get("/api/v1/rounds").ok()["items"], json!([]));
     ada.get("/api/v1/results/d1").refused(404, "unknown_device");
 }
+
+/// Alerts and the dashboard for Grafana ask for nothing that no controller tells.
+#[test]
+fn what_is_watched_for_is_told() {
+    let office = Office::new();
+    let address = format!("http://{}/metrics", office.metrics);
+    let page = office
+        .runtime
+        .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
+    let told = |name: &str| {
+        let name = name.trim_end_matches("_bucket");
+        page.lines()
+            .any(|line| line.starts_with(&format!("# TYPE {name} ")))
+    };
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let mut asked = 0;
+    for file in [
+        "prometheus/linewarden.rules.yml",
+        "prometheus/linewarden.test.yml",
+        "grafana/linewarden.json",
+    ] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        for name in words.filter(|word| word.starts_with("linewarden_")) {
+            assert!(told(name), "{file} asks for {name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 30, "{asked}");
+}

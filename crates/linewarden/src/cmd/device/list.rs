@@ -1,9 +1,11 @@
 //! `linewarden device list` and `show`.
 
+use std::ops::RangeInclusive;
+
 use clap::{Args, ValueEnum};
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Quarantine, Registry, Status};
+use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Quarantine, Registry, Status, ids_beginning};
 
 use crate::failure::Failure;
 use crate::output::{Output, counted};
@@ -25,6 +27,9 @@ pub struct ListArgs {
     /// Only devices whose name begins like this
     #[arg(long, value_name = "PREFIX")]
     name: Option<String>,
+    /// Only devices whose id, of 16 digits, begins like this
+    #[arg(long, value_name = "DIGITS", value_parser = parse_id_prefix)]
+    id: Option<IdPrefix>,
     /// Only devices of this mode
     #[arg(long, value_name = "MODE")]
     mode: Option<ModeName>,
@@ -63,6 +68,16 @@ impl From<ModeName> for Mode {
     }
 }
 
+/// The ids that begin with the digits that were given.
+#[derive(Clone, Debug)]
+struct IdPrefix(RangeInclusive<DeviceId>);
+
+fn parse_id_prefix(digits: &str) -> Result<IdPrefix, &'static str> {
+    ids_beginning(digits)
+        .map(IdPrefix)
+        .ok_or("1 to 16 hexadecimal digits")
+}
+
 /// Which device.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -83,6 +98,7 @@ pub struct ShowArgs {
 pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let filter = Filter {
         name_prefix: args.name.clone(),
+        ids: args.id.as_ref().map(|prefix| prefix.0.clone()),
         mode: args.mode.map(Mode::from),
         active: match (args.active, args.revoked) {
             (true, _) => Some(true),

@@ -1,5 +1,5 @@
-// What the verdicts mean, by name: the same list as in docs/verdicts.md, from which it was made. A name that is not
-// here (of a newer gateway) is shown all the same, without a meaning.
+// What the verdicts mean, by name: @generated from crates/protocol/src/verdict.rs by `make generate`; do not edit. A
+// name that is not here (of a newer gateway) is shown all the same, without a meaning.
 
 /** @type {Record<string, ["pass" | "reply" | "drop", string]>} what becomes of the frame, and the meaning */
 export const VERDICTS = {

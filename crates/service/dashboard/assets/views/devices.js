@@ -48,19 +48,15 @@ export function showDevices({ main, route, signal, setTitle }) {
   main.append(viewHead("Devices"), filterForm(filters, change, signal), box.element);
 }
 
-/** A page of devices; where the text is a whole id, that device comes first. */
+/** A page of devices. Where the text could begin an id, those come first: as many as are found at once. */
 async function find({ q, status, mode }, after, signal) {
-  const list = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
-  const isId = /^[0-9a-f]{16}$/i.test(q.trim()) && !after;
-  const byId = isId ? get(`/devices/${q.trim().toLowerCase()}`, {}, signal).catch(noneIfUnknown) : null;
-  const [page, device] = await Promise.all([list, byId]);
-  const fits = device && (!status || device.status === status) && (!mode || device.mode === mode);
-  return fits ? { ...page, items: [device, ...page.items.filter(({ id }) => id !== device.id)] } : page;
-}
-
-function noneIfUnknown(fault) {
-  if (fault.status === 404) return null;
-  throw fault;
+  const byName = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
+  const digits = q.trim();
+  if (after || !/^[0-9a-f]{1,16}$/i.test(digits)) return byName;
+  const byId = get("/devices", { id_prefix: digits, status, mode, limit: PAGE }, signal);
+  const [names, ids] = await Promise.all([byName, byId]);
+  const found = new Set(ids.items.map(({ id }) => id));
+  return { ...names, items: [...ids.items, ...names.items.filter(({ id }) => !found.has(id))] };
 }
 
 const makePager = (filters, after) => pager({ what: "devices", after, href: (cursor) => routeTo(["devices"], { ...filters, after: cursor }) });
@@ -80,7 +76,7 @@ function filterForm(filters, change, signal) {
   });
   signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
   const form = h("form", { class: "filters", role: "search", "aria-label": "Devices" },
-    h("div", { class: "field wide" }, h("label", { for: "device-search" }, "Name begins with, or id"), search),
+    h("div", { class: "field wide" }, h("label", { for: "device-search" }, "Name or id begins with"), search),
     choice("Status", "status", { "": "Any", active: "Active", quarantined: "Quarantined", revoked: "Revoked" }, filters, change),
     choice("Mode", "mode", { "": "Any", pool: "Pool", key: "Key" }, filters, change));
   form.addEventListener("submit", (event) => {
