@@ -143,7 +143,8 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             return Ok(None);
         };
         let user = app.registry.user_of_name(name, now_s()).await?;
-        return Ok(user.map(|user| Principal {
+        // Of one who has been given a token since, it is no way in any more.
+        return Ok(user.filter(|user| !user.has_token).map(|user| Principal {
             name: user.name,
             role: user.role,
             origin,

@@ -5,7 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use linewarden_registry::{Answered, Kept};
+use linewarden_registry::{Answered, Kept, Role};
 use sha2::{Digest as _, Sha256};
 
 use crate::auth::Principal;
@@ -19,6 +19,10 @@ const KEY: &str = "idempotency-key";
 /// After so long whoever took the key is gone.
 const GIVEN_UP_S: u64 = 120;
 
+/// Among an answer's extensions: it is not kept, as there is a secret in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Secret;
+
 /// Asks for a key, and answers the same question the same way.
 pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -> Result<Response> {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -30,6 +34,10 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
         .headers()
         .get(KEY)
         .map(|key| key.to_str().map(str::to_owned));
+    if principal.role == Role::Viewer {
+        // Nothing that a viewer may ask for writes: it is refused, and need not be kept.
+        return Ok(next.run(request).await);
+    }
     let Some(Ok(key)) = key else {
         return Err(ApiError::invalid(
             "Idempotency-Key",
@@ -67,23 +75,36 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
             ));
         }
     }
-    let answer = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let request = Request::from_parts(parts, Body::from(body));
+    // Whoever asked may be gone by then: what has been begun ends, and its answer is kept for when it asks again.
+    let work = tokio::spawn(async move { keep(&app, &principal.name, &key, next.run(request).await).await });
+    work.await.map_err(|_| {
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "see the controller's log",
+        )
+    })
+}
+
+async fn keep(app: &App, name: &str, key: &str, answer: Response) -> Response {
     let (parts, body) = answer.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let kept = is_kept(parts.status).then(|| Kept {
+    let is_kept = is_kept(parts.status) && parts.extensions.get::<Secret>().is_none();
+    let kept = is_kept.then(|| Kept {
         status: parts.status.as_u16(),
         body: body.to_vec(),
     });
     // Not kept, it is done once more if it is asked for once more: what was done is in the registry.
-    if let Err(error) = app.registry.end_answer(name, &key, kept.as_ref()).await {
+    if let Err(error) = app.registry.end_answer(name, key, kept.as_ref()).await {
         tracing::warn!(%error, "an answer could not be kept for who asks again");
     }
-    Ok(Response::from_parts(parts, Body::from(body)))
+    Response::from_parts(parts, Body::from(body))
 }
 
-/// What may come out differently next time is not kept.
+/// What may come out differently next time is not kept, nor what nothing came of.
 fn is_kept(status: StatusCode) -> bool {
-    !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS
+    status.is_success() || status == StatusCode::CONFLICT
 }
 
 fn again(kept: Kept) -> Response {

@@ -5,9 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
-use linewarden_link::Server;
+use linewarden_link::{PeerGateway, Server};
 use linewarden_registry::Registry;
 use linewarden_tls::{ServerTls, TlsError};
 use tokio::net::TcpListener;
@@ -103,7 +107,10 @@ impl Service {
             Machine::new(),
             Sink(Arc::clone(&app.fleet)),
         );
-        let router = api::router(&app).route_service(GATEWAYS, gateways.into_service());
+        let gateways = Router::new()
+            .route_service(GATEWAYS, gateways.into_service())
+            .layer(middleware::from_fn(gateways_only));
+        let router = api::router(&app).merge(gateways);
         let (stop, stopped) = watch::channel(false);
         let address = address(&listen, options.listen);
         let mut tasks_at_work = vec![tokio::spawn(listener::serve(
@@ -200,5 +207,16 @@ async fn watch_all(app: App) {
             app.limits.shrink();
             shrunk = tokio::time::Instant::now();
         }
+    }
+}
+
+/// Turns away who has no gateway's certificate before anything that it sends is read: messages of gateways are long.
+async fn gateways_only(request: Request, next: Next) -> Response {
+    match request.extensions().get::<PeerGateway>() {
+        Some(_) => next.run(request).await,
+        None => tonic::Status::unauthenticated(
+            "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
+        )
+        .into_http(),
     }
 }

@@ -15,7 +15,7 @@ mod users;
 
 use std::time::{Duration, Instant};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -32,6 +32,9 @@ use crate::{dashboard, health};
 
 /// Longest time for an answer that is no stream.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Longest body of a stranger, bytes.
+const LOGIN_BYTES_MAX: usize = 4096;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -122,7 +125,8 @@ pub(crate) fn router(app: &App) -> Router {
     let entrance = limited(
         Router::new()
             .route("/login", post(login::login))
-            .route("/logout", post(login::logout)),
+            .route("/logout", post(login::logout))
+            .layer(DefaultBodyLimit::max(LOGIN_BYTES_MAX)),
     );
     let api = known
         .merge(entrance)

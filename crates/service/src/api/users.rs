@@ -1,8 +1,8 @@
 //! Who may use the API.
 
-use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use linewarden_registry::{Role, User};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,6 +13,7 @@ use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::idempotency::Secret;
 use crate::state::App;
 
 /// Somebody.
@@ -79,7 +80,7 @@ pub(crate) async fn add(
     Admin(principal): Admin,
     State(app): State<App>,
     Json(new): Json<NewUser>,
-) -> Result<(StatusCode, Json<Welcome>)> {
+) -> Result<(StatusCode, Extension<Secret>, Json<Welcome>)> {
     let role = match new.role.as_str() {
         "viewer" => Role::Viewer,
         "operator" => Role::Operator,
@@ -107,7 +108,7 @@ pub(crate) async fn add(
         name: user.name,
         token,
     };
-    Ok((StatusCode::CREATED, Json(welcome)))
+    Ok((StatusCode::CREATED, Extension(Secret), Json(welcome)))
 }
 
 /// Why.

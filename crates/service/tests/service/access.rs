@@ -96,6 +96,28 @@ fn each_role_may_what_it_may() {
         .block_on(office.registry.journal(&JournalFilter::default(), None, 100))
         .unwrap();
     assert!(!format!("{journal:?}").contains(made["token"].as_str().unwrap()));
+    // Nor to be had once more.
+    let dora = json!({"name": "dora", "role": "viewer", "reason": "night shift"});
+    assert_eq!(admin.post_with("/api/v1/users", &dora, "dora").status, 201);
+    admin
+        .post_with("/api/v1/users", &dora, "dora")
+        .refused(422, "invalid");
+}
+
+/// Messages of gateways are long: nothing of a stranger's is waited for.
+#[test]
+fn a_stranger_is_turned_away_from_the_gateways_service_before_it_has_sent_anything() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Admin);
+    let asked = otto
+        .request(Method::POST, "/linewarden.link.v1.Link/Report")
+        .header("Content-Type", "application/grpc")
+        .body(reqwest::Body::wrap_stream(tokio_stream::pending::<
+            Result<Vec<u8>, std::io::Error>,
+        >()));
+    let answer = office.runtime.block_on(async { asked.send().await }).unwrap();
+    let unauthenticated = (tonic::Code::Unauthenticated as i32).to_string();
+    assert_eq!(answer.headers()["grpc-status"], *unauthenticated);
 }
 
 #[test]
@@ -120,6 +142,11 @@ fn a_certificate_opens_for_whom_it_names_and_no_other_one_does() {
     let known = caller(&user_certificate(&office, "build-server"));
     assert_eq!(known.get("/api/v1/me").ok()["role"], "operator");
     caller(&user_certificate(&office, "somebody"))
+        .get("/api/v1/me")
+        .refused(401, "unauthenticated");
+    // Nor is one a way in any more for who was added anew, with a token.
+    office.token("nora", Role::Admin);
+    caller(&user_certificate(&office, "nora"))
         .get("/api/v1/me")
         .refused(401, "unauthenticated");
     // A gateway is no user, whatever its number.
