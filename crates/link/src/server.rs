@@ -17,6 +17,8 @@ use crate::proto::link_server::LinkServer;
 
 /// Longest message of a gateway, bytes: what its data plane runs, entry by entry.
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// Of the number that a gateway draws for a connection.
+pub(crate) const CONNECTION_BYTES: usize = 16;
 /// The trailer that says why.
 pub(crate) const DENIAL: &str = "linewarden-denial";
 
@@ -145,7 +147,10 @@ impl Server {
     }
 
     /// Takes note of the connection; over another one than before, what is remembered is forgotten.
-    fn follow(&self, gateway: GatewayId, id: &[u8]) {
+    fn follow(&self, gateway: GatewayId, id: &[u8]) -> Result<(), Malformed> {
+        if id.len() != CONNECTION_BYTES {
+            return Err(Malformed("the id of a connection is not of 16 bytes"));
+        }
         let mut connections = self.connections();
         let connection = connections.entry(gateway).or_default();
         if connection.id != id {
@@ -156,6 +161,7 @@ impl Server {
             drop(connections);
             self.inner.controller.begin_trust(gateway);
         }
+        Ok(())
     }
 
     /// Who asks, by which registration, and what.
@@ -166,7 +172,7 @@ impl Server {
         self.inner
             .controller
             .pass_time(self.inner.surroundings.times().now_ns);
-        self.follow(gateway, &session.connection);
+        self.follow(gateway, &session.connection)?;
         self.inner.sink.heard(gateway);
         Ok((self.inner.controller.link(gateway, session.fence), message))
     }
@@ -252,7 +258,7 @@ impl proto::link_server::Link for Server {
         let proto::EnterRequest { connection, version } = request.into_inner();
         let times = self.inner.surroundings.times();
         self.inner.controller.pass_time(times.now_ns);
-        self.follow(gateway, &connection);
+        self.follow(gateway, &connection)?;
         let link = self.inner.controller.connect(gateway, times.now_s);
         let fence = link.await.map_err(|error| self.denied(error))?.number();
         self.inner.sink.entered(gateway, fence, &version);

@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnectOptions;
 
 /// Where a registry is. Written as `postgres://USER@HOST/DATABASE`, `sqlite:PATH` or just `PATH`; shown without a password.
 ///
-/// A PostgreSQL address may carry what libpq's may: `?sslmode=verify-full&sslrootcert=FILE`, `?host=/run/postgresql`,
+/// A PostgreSQL address may carry some of what libpq's may, and nothing else: `?sslmode=verify-full&sslrootcert=FILE`, `?host=/run/postgresql`,
 /// `?options[search_path]=SCHEMA`. A password is best left out of it: `PGPASSWORD` and `~/.pgpass` are read.
 #[derive(Clone)]
 pub enum Location {
@@ -37,6 +37,21 @@ pub struct LocationError {
 }
 
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+/// What an address may carry; `options[NAME]` as well. Another one, or one of these misspelt, would be passed over: the connection might
+/// then not be encrypted.
+const PARAMETERS: [&str; 11] = [
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+];
 
 impl Location {
     /// The file, if it is one.
@@ -62,13 +77,18 @@ impl FromStr for Location {
 
     fn from_str(text: &str) -> Result<Self, LocationError> {
         if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
-            let path = text.strip_prefix("sqlite:").unwrap_or(text);
-            return Ok(Self::Sqlite(PathBuf::from(path)));
+            return file(text);
         }
         let error = |problem: String| LocationError {
             given: without_password(text),
             problem,
         };
+        if let Some(name) = unknown_parameter(text) {
+            return Err(error(format!(
+                "{name:?} is none of its parameters: {}, options[NAME]",
+                PARAMETERS.join(", ")
+            )));
+        }
         let options = PgConnectOptions::from_str(text).map_err(|cause| error(cause.to_string()))?;
         if options.get_database().is_none_or(str::is_empty) {
             return Err(error("it names no database".to_owned()));
@@ -78,6 +98,40 @@ impl FromStr for Location {
             given: text.to_owned(),
         })))
     }
+}
+
+/// What is no address is a path; but not what looks like an address.
+fn file(text: &str) -> Result<Location, LocationError> {
+    if let Some(path) = text.strip_prefix("sqlite:") {
+        return Ok(Location::Sqlite(PathBuf::from(path)));
+    }
+    let scheme = text.split_once(':').map(|(scheme, _)| scheme);
+    let is_scheme = |scheme: &str| scheme.len() > 1 && scheme.bytes().all(|byte| byte.is_ascii_alphabetic());
+    match scheme {
+        Some(scheme) if is_scheme(scheme) => Err(LocationError {
+            given: without_password(text),
+            problem: format!(
+                "{scheme}: is not how one begins (a file of this name is sqlite:PATH or ./PATH)"
+            ),
+        }),
+        _ => Ok(Location::Sqlite(PathBuf::from(text))),
+    }
+}
+
+/// The first parameter of an address that would be passed over.
+fn unknown_parameter(address: &str) -> Option<&str> {
+    let (_, query) = address.split_once('?')?;
+    let names = query
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| part.split_once('=').map_or(part, |(name, _)| name));
+    let is_known = |name: &str| {
+        let option = name
+            .strip_prefix("options[")
+            .and_then(|rest| rest.strip_suffix(']'));
+        PARAMETERS.contains(&name) || option.is_some_and(|option| !option.is_empty())
+    };
+    names.into_iter().find(|name| !is_known(name))
 }
 
 /// The address with dots in place of a password.
@@ -181,6 +235,11 @@ mod tests {
         for (text, is_file) in [
             ("fleet.registry", true),
             ("sqlite:/var/lib/linewarden/fleet.registry", true),
+            ("./postgres:fleet", true),
+            (
+                "postgres://db.example/fleet?sslmode=verify-full&options[search_path]=a",
+                false,
+            ),
             ("postgres://linewarden@db.example/fleet", false),
             (
                 "postgresql://linewarden@db.example:5433/fleet?sslmode=verify-full",
@@ -201,6 +260,10 @@ mod tests {
         for text in [
             "postgres://linewarden:secret@db.example:port/fleet",
             "postgres://linewarden:secret@db.example/fleet?sslmode=perhaps",
+            "postgres://linewarden:secret@db.example/fleet?ssl_mode=verify-full",
+            "postgres://linewarden:secret@db.example/fleet?host=/run&connect_timeout=3",
+            "Postgres://linewarden:secret@db.example/fleet",
+            "postgres:fleet",
         ] {
             let error = text.parse::<Location>().unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");

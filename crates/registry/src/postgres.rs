@@ -123,10 +123,11 @@ impl Server {
 
     /// The statement that takes the lock, until the transaction ends.
     fn lock(&self) -> String {
-        format!(
-            "SELECT pg_advisory_xact_lock({LOCK_CLASS}, {})",
-            self.schema_id.cast_signed()
-        )
+        format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
+    }
+
+    fn lock_key(&self) -> String {
+        format!("{LOCK_CLASS}, {}", self.schema_id.cast_signed())
     }
 }
 
@@ -165,10 +166,12 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
     ]))
 }
 
-/// A connection to a registry that is there.
-pub(crate) async fn reconnect(registry: &Location) -> Result<Connection> {
+/// A connection to a registry that is there; nobody else writes for as long as it is held.
+pub(crate) async fn connect_to_hold(registry: &Location) -> Result<Connection> {
     let (mut connection, _) = connect(registry, &Options::default()).await?;
-    refuse_missing(&mut connection, registry).await?;
+    let server = refuse_missing(&mut connection, registry).await?;
+    let lock = format!("SELECT pg_advisory_lock({})", server.lock_key());
+    sql::text(lock).execute(&mut connection).await?;
     Ok(connection)
 }
 

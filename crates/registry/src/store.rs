@@ -336,11 +336,11 @@ impl Draft {
         }
     }
 
-    /// A connection to one that is finished.
+    /// A connection to one that is finished; nobody else writes to it for as long as it is held.
     pub(crate) async fn reopen(location: &Location) -> Result<Connection> {
         match location {
-            Location::Sqlite(path) => sqlite::connect(path).await,
-            Location::Postgres(_) => postgres::reconnect(location).await,
+            Location::Sqlite(path) => sqlite::connect_to_hold(path).await,
+            Location::Postgres(_) => postgres::connect_to_hold(location).await,
         }
     }
 

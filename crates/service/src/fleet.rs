@@ -7,7 +7,7 @@ use linewarden_link::{TellSink, Told};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{GatewayState, Note, Registry};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::clock::now_ms;
 
@@ -15,6 +15,11 @@ use crate::clock::now_ms;
 pub(crate) const SILENT_MS: u64 = 10_000;
 /// From one time to note how gateways stand to the next.
 const NOTE_EVERY_MS: u64 = 2_000;
+
+/// What waits for the database, at most: what is beyond, while it does not answer, is lost.
+const TASKS_MAX: usize = 4_096;
+/// Longest name of a verdict, bytes.
+const VERDICT_BYTES_MAX: usize = 64;
 
 /// What is kept of a gateway for other controllers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +57,7 @@ pub(crate) struct Fleet {
     own: Mutex<HashMap<GatewayId, Own>>,
     /// What others have noted.
     others: Mutex<HashMap<GatewayId, Heard>>,
-    tasks: UnboundedSender<Task>,
+    tasks: Sender<Task>,
 }
 
 #[derive(Default)]
@@ -70,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Fleet {
     pub(crate) fn new(name: Arc<str>) -> (Arc<Self>, FleetTasks) {
-        let (tasks, inbox) = unbounded_channel();
+        let (tasks, inbox) = channel(TASKS_MAX);
         let fleet = Self {
             name,
             own: Mutex::default(),
@@ -121,10 +126,18 @@ impl Fleet {
     /// Those of ours that have gone silent are told once.
     pub(crate) fn watch(&self) {
         let now_ms = now_ms();
+        let others = lock(&self.others);
         for (gateway, own) in lock(&self.own).iter_mut() {
             let is_silent = now_ms.saturating_sub(own.heard_ms) >= SILENT_MS;
-            if is_silent && !own.is_lost {
-                own.is_lost = true;
+            if !is_silent || own.is_lost {
+                continue;
+            }
+            own.is_lost = true;
+            // It may have gone to another controller, which hears it.
+            if others
+                .get(gateway)
+                .is_none_or(|heard| heard.at_ms <= own.heard_ms)
+            {
                 self.note(
                     "gateway_lost",
                     *gateway,
@@ -135,14 +148,32 @@ impl Fleet {
     }
 
     fn note(&self, kind: &str, gateway: GatewayId, detail: String) {
-        // Without a task nothing is kept: the service is ending.
-        let _ = self.tasks.send(Task::Note(Note {
+        self.leave(Task::Note(Note {
             kind: kind.to_owned(),
             gateway: Some(gateway),
             device: None,
             detail,
         }));
     }
+
+    fn leave(&self, task: Task) {
+        if self.tasks.try_send(task).is_err() {
+            tracing::warn!("what a gateway said was not noted: the registry does not keep up");
+        }
+    }
+}
+
+/// JSON has no others.
+fn finite(number: f64) -> Option<f64> {
+    number.is_finite().then_some(number)
+}
+
+/// Of a newer gateway it may be one that is not known here.
+fn is_verdict(name: &str) -> bool {
+    (1..=VERDICT_BYTES_MAX).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// A sink for [`linewarden_link::Server`].
@@ -184,11 +215,16 @@ impl TellSink for Sink {
             devices: told.devices,
             slots: told.slots,
             sessions: told.sessions,
-            authentications_per_s: told.authentications_per_s,
-            latency_us_p50: told.latency_us_p50,
-            latency_us_p99: told.latency_us_p99,
+            authentications_per_s: finite(told.authentications_per_s).unwrap_or_default(),
+            latency_us_p50: told.latency_us_p50.and_then(finite),
+            latency_us_p99: told.latency_us_p99.and_then(finite),
             // As many as there are numbers of verdicts: no gateway makes metrics without end.
-            verdicts: told.verdicts.into_iter().take(256).collect(),
+            verdicts: told
+                .verdicts
+                .into_iter()
+                .filter(|(name, _)| is_verdict(name))
+                .take(256)
+                .collect(),
         };
         if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {
             return;
@@ -198,7 +234,7 @@ impl TellSink for Sink {
             return;
         };
         drop(own);
-        let _ = self.0.tasks.send(Task::State(GatewayState {
+        self.0.leave(Task::State(GatewayState {
             gateway,
             at_ms: now_ms,
             controller: self.0.name.to_string(),
@@ -208,7 +244,7 @@ impl TellSink for Sink {
 }
 
 /// What the fleet leaves to somebody who may wait for the database.
-pub(crate) struct FleetTasks(UnboundedReceiver<Task>);
+pub(crate) struct FleetTasks(Receiver<Task>);
 
 impl FleetTasks {
     /// Does them, until the fleet is gone.
@@ -222,5 +258,73 @@ impl FleetTasks {
                 tracing::warn!(%error, "what a gateway said was not noted");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATEWAY: GatewayId = GatewayId(7);
+
+    fn next(tasks: &mut FleetTasks) -> Option<Task> {
+        tasks.0.try_recv().ok()
+    }
+
+    /// Whatever a gateway says of itself, others can read it, and it makes no names of metrics of its own.
+    #[test]
+    fn what_a_gateway_tells_is_bounded_and_can_be_read() {
+        let (fleet, mut tasks) = Fleet::new("a".into());
+        Sink(Arc::clone(&fleet)).told(
+            GATEWAY,
+            Told {
+                authentications_per_s: f64::NAN,
+                latency_us_p50: Some(f64::INFINITY),
+                latency_us_p99: Some(7.5),
+                verdicts: [
+                    ("reply_ack".to_owned(), 3),
+                    ("x".repeat(1 << 20), 1),
+                    ("a\n".to_owned(), 1),
+                    (String::new(), 1),
+                ]
+                .into(),
+                ..Told::default()
+            },
+        );
+        let Some(Task::State(state)) = next(&mut tasks) else {
+            panic!("nothing is noted")
+        };
+        let read: Standing = serde_json::from_str(&state.body).unwrap();
+        assert_eq!((read.latency_us_p50, read.latency_us_p99), (None, Some(7.5)));
+        assert_eq!(read.verdicts, [("reply_ack".to_owned(), 3)].into());
+    }
+
+    #[test]
+    fn a_gateway_that_has_gone_to_another_controller_is_not_lost() {
+        for (is_heard_elsewhere, notes) in [(false, 1), (true, 0)] {
+            let (fleet, mut tasks) = Fleet::new("a".into());
+            lock(&fleet.own).insert(GATEWAY, Own::default());
+            if is_heard_elsewhere {
+                let heard = Heard {
+                    at_ms: now_ms(),
+                    controller: "b".to_owned(),
+                    standing: Standing::default(),
+                };
+                lock(&fleet.others).insert(GATEWAY, heard);
+            }
+            fleet.watch();
+            fleet.watch();
+            let told = std::iter::from_fn(|| next(&mut tasks)).count();
+            assert_eq!(told, notes);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_the_database_is_bounded() {
+        let (fleet, mut tasks) = Fleet::new("a".into());
+        for _ in 0..2 * TASKS_MAX {
+            fleet.note("gateway_lost", GATEWAY, String::new());
+        }
+        assert_eq!(std::iter::from_fn(|| next(&mut tasks)).count(), TASKS_MAX);
     }
 }

@@ -1,6 +1,7 @@
 //! Connections: TLS, who is at the other end, and HTTP in both versions.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use tower::ServiceExt as _;
 
 use crate::peer::Peer;
 
-/// Longest handshake, and longest head of a question.
+/// Longest handshake, longest wait for the first question, and longest head of one.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -104,16 +105,15 @@ async fn connection(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     let Some(tls) = tls else {
-        return http(stream, Peer::new(address, None), router, stop).await;
+        return http(stream, Peer::new(address, None), router, stop, HANDSHAKE_MAX).await;
     };
-    let stream = {
-        let _place = handshakes.acquire().await?;
-        let handshake = TlsAcceptor::from(tls.now()).accept(stream);
-        let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-        tokio::time::timeout(HANDSHAKE_MAX, handshake)
-            .await
-            .map_err(timed_out)??
+    let handshake = async {
+        let _place = handshakes.acquire().await.map_err(io::Error::other)?;
+        TlsAcceptor::from(tls.now()).accept(stream).await
     };
+    let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake)
+        .await
+        .map_err(|_| timed_out())??;
     let certificate = stream
         .get_ref()
         .1
@@ -121,19 +121,24 @@ async fn connection(
         .and_then(<[_]>::first)
         .map(|certificate| certificate.as_ref().to_vec());
     let peer = Peer::new(address, certificate.as_deref());
-    http(stream, peer, router, stop).await
+    http(stream, peer, router, stop, HANDSHAKE_MAX).await
 }
 
+/// `patience`: for the first question, and for the rest of a head that was begun.
 async fn http<T>(
     stream: T,
     peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
+    patience: Duration,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let has_asked = Arc::new(AtomicBool::new(false));
+    let asks = Arc::clone(&has_asked);
     let service = router.map_request(move |request: Request<Incoming>| {
+        asks.store(true, Relaxed);
         let mut request = request.map(Body::new);
         if let Some(gateway) = peer.gateway {
             request.extensions_mut().insert(PeerGateway(gateway));
@@ -145,7 +150,7 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE_MAX);
+        .header_read_timeout(patience);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -155,8 +160,58 @@ where
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
+        () = silence(&has_asked, patience) => return Err(timed_out().into()),
         _ = stop.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
     connection.await
+}
+
+/// Ends when the time for a first question is over and none came: before it, nothing else ends a connection on which nothing is said.
+async fn silence(has_asked: &AtomicBool, patience: Duration) {
+    tokio::time::sleep(patience).await;
+    if has_asked.load(Relaxed) {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn timed_out() -> io::Error {
+    io::ErrorKind::TimedOut.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// What a connection hears that says `said` and nothing more, until it is ended.
+    async fn heard(said: &[u8]) -> Vec<u8> {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        let (_go_on, stop) = watch::channel(false);
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
+        let patience = Duration::from_millis(100);
+        let at_work = http(theirs, peer, Router::new(), stop, patience);
+        let talk = async {
+            ours.write_all(said).await.unwrap();
+            let mut heard = Vec::new();
+            ours.read_to_end(&mut heard).await.unwrap();
+            heard
+        };
+        tokio::join!(at_work, talk).1
+    }
+
+    #[tokio::test]
+    async fn who_asks_nothing_holds_no_place() {
+        for said in [
+            &b""[..],
+            b"PRI * HTT",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"GET / HT",
+        ] {
+            heard(said).await;
+        }
+        let answered = heard(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
+    }
 }

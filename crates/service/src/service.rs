@@ -101,6 +101,7 @@ impl Service {
             limits: Limits::new(),
             known: Arc::default(),
             counts: Arc::default(),
+            counted: Arc::default(),
         };
         let gateways = Server::new(
             app.controller.clone(),

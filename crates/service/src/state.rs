@@ -6,6 +6,7 @@ use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
 use linewarden_registry::Registry;
 
+use crate::api::LastCounted;
 use crate::auth::Known;
 use crate::fleet::Fleet;
 use crate::limits::Limits;
@@ -24,4 +25,5 @@ pub(crate) struct App {
     pub(crate) limits: Limits,
     pub(crate) known: Arc<Known>,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) counted: Arc<LastCounted>,
 }

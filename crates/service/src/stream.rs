@@ -23,6 +23,11 @@ pub(crate) struct Event {
     pub(crate) data: Arc<str>,
 }
 
+/// What was refused is for the audit only, and what somebody else has written for nobody.
+pub(crate) fn is_told(entry: &Entry) -> bool {
+    entry.authentic && !entry.refused
+}
+
 /// What goes out for an entry.
 pub(crate) fn event_of(entry: &Entry) -> Event {
     Event {
@@ -34,7 +39,7 @@ pub(crate) fn event_of(entry: &Entry) -> Event {
 
 /// An entry as JSON.
 pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
-    let mut body = json!({
+    json!({
         "id": entry.number,
         "at_ms": entry.at_ms,
         "kind": entry.note.kind,
@@ -43,15 +48,7 @@ pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
         "detail": entry.note.detail,
         "by": entry.actor.as_ref().map(|actor| actor.name.as_str()),
         "reason": entry.reason,
-    });
-    // A round is told as what it is.
-    if entry.note.kind == "round"
-        && let Ok(round) = serde_json::from_str::<serde_json::Value>(&entry.note.detail)
-        && let Some(fields) = body.as_object_mut()
-    {
-        fields.insert("round".to_owned(), round);
-    }
-    body
+    })
 }
 
 /// To all listeners of this controller.
@@ -98,8 +95,13 @@ impl Stream {
             };
             for entry in &entries {
                 end = Some(entry.number);
-                // What was refused is for the audit only.
-                if !entry.refused {
+                if !entry.authentic {
+                    tracing::error!(
+                        number = entry.number,
+                        "an entry of the journal was changed: run `linewarden registry check`"
+                    );
+                }
+                if is_told(entry) {
                     self.send(event_of(entry));
                 }
             }

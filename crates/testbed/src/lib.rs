@@ -1,4 +1,4 @@
-//! Servers that tests and measurements start for themselves: PostgreSQL, nats-server.
+//! Servers that tests and measurements start for themselves: PostgreSQL.
 //!
 //! Each is a process of its own in a directory of its own, and both are gone when who started it is, in whatever way that ends.
 //! Nothing listens but where it is asked to. Where a machine lacks a server, [`Missing`] says which package has it: a test prints

@@ -219,6 +219,8 @@ fn issue(
     let issuer = issuer(&common.ca)?;
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    // RFC 5280, 4.2.1.1; strict clients refuse a certificate without it.
+    parameters.use_authority_key_identifier_extension = true;
     set_times(&mut parameters, common.days)?;
     let pair = KeyPair::generate().map_err(failed)?;
     let certificate = parameters.signed_by(&pair, &issuer).map_err(failed)?;

@@ -12,7 +12,7 @@ use crate::column::Stored;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::record_mac::{RecordMac, RowCode};
-use crate::sql::{self, Connection};
+use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
 const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
@@ -170,21 +170,40 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn rounds(&self, gateway: Option<GatewayId>, limit: u32) -> Result<Vec<RoundRecord>> {
-        let query = match gateway {
-            Some(gateway) => sql::query(concat!(
-                "SELECT ",
-                round_columns!(),
-                " FROM attest_round WHERE gateway_id = $1 ORDER BY number DESC LIMIT $2"
-            ))
-            .bind(i64::from(gateway.0)),
-            None => sql::query(concat!(
-                "SELECT ",
-                round_columns!(),
-                " FROM attest_round WHERE $1 IS NULL ORDER BY started_at_s DESC, gateway_id, number DESC LIMIT $2"
-            ))
-            .bind(None::<i64>),
+        self.rounds_of(gateway, None, limit).await
+    }
+
+    /// The same of one group, or of all.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn rounds_of(
+        &self,
+        gateway: Option<GatewayId>,
+        group: Option<&GroupName>,
+        limit: u32,
+    ) -> Result<Vec<RoundRecord>> {
+        let mut query = Builder::new(concat!(
+            "SELECT ",
+            round_columns!(),
+            " FROM attest_round WHERE 1 = 1"
+        ));
+        if let Some(group) = group {
+            query.push(" AND group_name = ").push_bind(group.as_str());
+        }
+        let order = match gateway {
+            Some(gateway) => {
+                query.push(" AND gateway_id = ").push_bind(i64::from(gateway.0));
+                "number DESC"
+            }
+            None => "started_at_s DESC, gateway_id, number DESC",
         };
-        let rows: Vec<RoundRow> = query.bind(i64::from(limit)).fetch_all(self.reader()).await?;
+        query
+            .push(" ORDER BY ")
+            .push(order)
+            .push(" LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows: Vec<RoundRow> = query.build().fetch_all(self.reader()).await?;
         let mac = self.record_mac();
         Ok(rows
             .iter()

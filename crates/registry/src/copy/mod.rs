@@ -87,6 +87,8 @@ impl Registry {
                 .execute(&mut *transaction)
                 .await?;
         }
+        // Of a move that was interrupted: nobody writes there either until it has ended.
+        let mut other = None;
         let copied = match Draft::begin(&target, &Options::default()).await {
             Ok(mut draft) => {
                 let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
@@ -94,11 +96,14 @@ impl Registry {
                 copied
             }
             Err(exists @ RegistryError::AlreadyExists { .. }) => {
-                let mut other = Draft::reopen(&target).await?;
+                let other = match Draft::reopen(&target).await {
+                    Ok(held) => other.insert(held),
+                    // By us, if it is this very registry by another name.
+                    Err(RegistryError::Locked) => return Err(exists),
+                    Err(error) => return Err(error),
+                };
                 let here = digest(&mut transaction, &mut |_| ()).await?;
-                let there = digest(&mut other, &mut |_| ()).await;
-                other.close().await?;
-                match there {
+                match digest(other, &mut |_| ()).await {
                     Ok(there) if there == here => here,
                     _ => return Err(exists),
                 }
@@ -110,6 +115,9 @@ impl Registry {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
+        if let Some(other) = other {
+            other.close().await?;
+        }
         Ok(copied)
     }
 }

@@ -32,7 +32,7 @@ pub struct Actor {
 /// Something that happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// Of which kind: `revoked`, `round`, ..
+    /// Of which kind: `revoked`, `enrolled`, ..
     pub kind: String,
     /// Where, if it is about a gateway.
     pub gateway: Option<GatewayId>,

@@ -164,3 +164,17 @@ async fn what_is_of_another_type_is_named_and_nothing_is_left() {
     ));
     assert_eq!(registry.get(DeviceId(5)).await.unwrap().device, DeviceId(5));
 }
+
+/// Which would name itself as where it went, and never be opened again.
+#[tokio::test]
+async fn a_registry_is_not_moved_onto_itself() {
+    let (_directory, place) = of_everything().await;
+    let registry = open(&place).await.unwrap();
+    let refused = registry.move_to(&place, |_| ()).await.unwrap_err();
+    assert!(
+        matches!(refused, RegistryError::AlreadyExists { .. }),
+        "{refused}"
+    );
+    registry.revoke(DeviceId(30), "lost", NOW_S).await.unwrap();
+    open(&place).await.unwrap();
+}

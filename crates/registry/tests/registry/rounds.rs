@@ -239,6 +239,18 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     let gateways: HashSet<u32> = all.iter().map(|round| round.gateway.0).collect();
     assert_eq!((all.len(), gateways.len()), (ROUNDS_KEPT as usize + 2, 2));
     assert_eq!(registry.rounds(None, 3).await.unwrap(), kept[..3]);
+    for group in [name("seldom"), kept[0].group.clone()] {
+        for (gateway, rounds) in [(None, &all), (Some(GatewayId(1)), &kept)] {
+            let of_group: Vec<_> = rounds
+                .iter()
+                .filter(|round| round.group == group)
+                .cloned()
+                .collect();
+            let found = registry.rounds_of(gateway, Some(&group), u32::MAX).await.unwrap();
+            assert_eq!(found, of_group);
+            assert!(!found.is_empty());
+        }
+    }
     // Of a group that is gone they go like all others.
     registry.remove_group(&name("seldom")).await.unwrap();
     registry.reserve_rounds(&fence, 1, 0).await.unwrap();

@@ -337,6 +337,21 @@ pub(crate) async fn enrol(
     Ok((StatusCode::CREATED, Json(app.registry.get(id).await?.into())))
 }
 
+/// Does something to one device, and tells how it stands then.
+async fn treat<T>(
+    app: &App,
+    principal: &Principal,
+    id: &str,
+    kind: &str,
+    reason: &str,
+    what: impl AsyncFnOnce(&Registry, DeviceId) -> Result<T>,
+) -> Result<Json<Device>> {
+    let id = device(id, "id")?;
+    let done = async |registry: &Registry| what(registry, id).await;
+    act(app, principal, reason, note(kind, Some(id), ""), done).await?;
+    Ok(Json(app.registry.get(id).await?.into()))
+}
+
 /// Shuts a device out for good.
 #[utoipa::path(post, path = "/api/v1/devices/{id}/revoke", request_body = Reason, responses((status = 200, body = Device), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
@@ -345,16 +360,10 @@ pub(crate) async fn revoke(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    let id = device(&id, "id")?;
-    act(
-        &app,
-        &principal,
-        &reason,
-        note("revoked", Some(id), ""),
-        async |registry| Ok(registry.revoke(id, &reason, now_s()).await?),
-    )
-    .await?;
-    Ok(Json(app.registry.get(id).await?.into()))
+    treat(&app, &principal, &id, "revoked", &reason, async |registry, id| {
+        Ok(registry.revoke(id, &reason, now_s()).await?)
+    })
+    .await
 }
 
 /// Shuts a device out until it is released.
@@ -365,16 +374,15 @@ pub(crate) async fn quarantine(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    let id = device(&id, "id")?;
-    act(
+    treat(
         &app,
         &principal,
+        &id,
+        "quarantined",
         &reason,
-        note("quarantined", Some(id), ""),
-        async |registry| Ok(registry.quarantine_by_order(id, &reason, now_s()).await?),
+        async |registry, id| Ok(registry.quarantine_by_order(id, &reason, now_s()).await?),
     )
-    .await?;
-    Ok(Json(app.registry.get(id).await?.into()))
+    .await
 }
 
 /// Lets a device in again.
@@ -385,16 +393,15 @@ pub(crate) async fn release(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    let id = device(&id, "id")?;
-    act(
+    treat(
         &app,
         &principal,
+        &id,
+        "released",
         &reason,
-        note("released", Some(id), ""),
-        async |registry| Ok(registry.readmit(id).await?),
+        async |registry, id| Ok(registry.readmit(id).await?),
     )
-    .await?;
-    Ok(Json(app.registry.get(id).await?.into()))
+    .await
 }
 
 /// Devices to be revoked.

@@ -21,7 +21,7 @@ use crate::auth::{Principal, Viewer};
 use crate::clock::now_s;
 use crate::error::Result;
 use crate::state::App;
-use crate::stream::{Event, PAGE_ENTRIES, body_of, event_of};
+use crate::stream::{Event, PAGE_ENTRIES, body_of, event_of, is_told};
 
 /// Events that wait for one slow listener.
 const QUEUE: usize = 256;
@@ -130,13 +130,16 @@ impl Listener {
     /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
     async fn catch_up(&self, seen: &mut Option<u64>) -> bool {
         while let Some(from) = *seen {
+            if self.out.is_closed() || !self.may_listen().await {
+                return false;
+            }
             let Ok(entries) = self.app.registry.journal_after(from, PAGE_ENTRIES).await else {
                 return false;
             };
             let Some(newest) = entries.last().map(|entry| entry.number) else {
                 return true;
             };
-            for entry in entries.iter().filter(|entry| !entry.refused) {
+            for entry in entries.iter().filter(|entry| is_told(entry)) {
                 if !self.send(&event_of(entry)).await {
                     return false;
                 }
@@ -203,7 +206,12 @@ pub(crate) async fn history(
         .journal(&filter, part.after_number()?, part.limit()?)
         .await?;
     Ok(Json(List {
-        items: page.entries.iter().map(body_of).collect(),
+        items: page
+            .entries
+            .iter()
+            .filter(|entry| is_told(entry))
+            .map(body_of)
+            .collect(),
         next: page.next.map(|number| number.to_string()),
     }))
 }

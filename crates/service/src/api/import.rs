@@ -76,6 +76,9 @@ pub(crate) async fn import(
 struct Lines {
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
+    /// Where in it the next line begins, and up to where there is no end of it.
+    at: usize,
+    searched: usize,
     /// The line read last, from 1.
     number: u64,
     enrolled_at_s: u64,
@@ -87,6 +90,8 @@ impl Lines {
         Self {
             body: body.into_data_stream(),
             buffer: Vec::new(),
+            at: 0,
+            searched: 0,
             number: 0,
             enrolled_at_s: now_s(),
             is_over: false,
@@ -126,13 +131,17 @@ impl Lines {
 
     async fn line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let rest = self.buffer.split_off(end + 1);
-                let mut line = std::mem::replace(&mut self.buffer, rest);
-                line.pop();
+            // Each byte is looked at and moved once, however many lines come at once or pieces a line comes in.
+            let unseen = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
+                let end = self.searched + end;
+                let line = self.buffer.get(self.at..end).unwrap_or_default().to_vec();
+                (self.at, self.searched) = (end + 1, end + 1);
                 self.number += 1;
                 return Ok(Some(line));
             }
+            self.buffer.drain(..self.at);
+            (self.at, self.searched) = (0, self.buffer.len());
             if self.buffer.len() > LINE_BYTES_MAX {
                 let line = self.number + 1;
                 return Err(ApiError::invalid(
@@ -142,6 +151,7 @@ impl Lines {
             }
             if self.is_over {
                 let line = std::mem::take(&mut self.buffer);
+                self.searched = 0;
                 self.number += 1;
                 return Ok((!line.is_empty()).then_some(line));
             }

@@ -5,7 +5,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use linewarden_controller::attest::Outcome;
-use linewarden_registry::RoundRecord;
+use linewarden_registry::{GroupName, RoundRecord};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -76,15 +76,13 @@ pub(crate) async fn rounds(
     }
     .limit()?;
     let of = which.gateway.as_deref().map(gateway).transpose()?;
-    let rounds = app.registry.rounds(of, limit).await?;
-    let is_wanted = |round: &RoundRecord| {
-        which
-            .group
-            .as_deref()
-            .is_none_or(|group| round.group.as_str() == group)
-    };
+    let group = which
+        .group
+        .map(|group| GroupName::new(group).map_err(|error| ApiError::invalid("group", error.to_string())))
+        .transpose()?;
+    let rounds = app.registry.rounds_of(of, group.as_ref(), limit).await?;
     Ok(Json(List {
-        items: rounds.into_iter().filter(is_wanted).map(Round::from).collect(),
+        items: rounds.into_iter().map(Round::from).collect(),
         next: None,
     }))
 }
@@ -168,8 +166,11 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
         .group(&prover.group)
         .await?
         .map(|group| group.policy.good_for_s());
-    let rounds = app.registry.rounds(Some(appraisal.gateway), u32::MAX).await?;
-    let newest = rounds.iter().find(|round| round.group == prover.group);
+    let rounds = app
+        .registry
+        .rounds_of(Some(appraisal.gateway), Some(&prover.group), 1)
+        .await?;
+    let newest = rounds.first();
     // Nobody has looked for too long, or nobody knows for how long a look is good.
     let good_until_s = newest
         .zip(good_for_s)

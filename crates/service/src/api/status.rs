@@ -1,13 +1,13 @@
 //! How everything stands, in one look.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
 use linewarden_registry::Filter;
 use serde::Serialize;
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use super::gateways::{self, Latency};
@@ -60,7 +60,7 @@ pub(crate) struct Status {
 }
 
 /// Counts that are good for a while.
-struct Counted {
+pub(crate) struct Counted {
     at: Instant,
     at_s: u64,
     total: u64,
@@ -68,11 +68,12 @@ struct Counted {
     quarantined: u64,
 }
 
-static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
+/// The counts of a moment ago; who asks meanwhile waits for whoever counts.
+pub(crate) type LastCounted = Mutex<Option<Counted>>;
 
 async fn counts(app: &App) -> Result<(u64, u64, u64, u64)> {
-    let lock = || COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(counted) = lock().as_ref()
+    let mut last = app.counted.lock().await;
+    if let Some(counted) = last.as_ref()
         && counted.at.elapsed() < COUNTS_FOR
     {
         return Ok((counted.at_s, counted.total, counted.revoked, counted.quarantined));
@@ -86,7 +87,7 @@ async fn counts(app: &App) -> Result<(u64, u64, u64, u64)> {
     let total = app.registry.count(&of(None, false)).await?;
     let revoked = app.registry.count(&of(Some(false), false)).await?;
     let quarantined = app.registry.count(&of(None, true)).await?;
-    *lock() = Some(Counted {
+    *last = Some(Counted {
         at: Instant::now(),
         at_s,
         total,
@@ -121,7 +122,8 @@ async fn look(app: &App) -> Status {
         .collect();
     for gateway in &connected {
         for (verdict, count) in gateway.verdicts.iter().flatten() {
-            *status.verdicts.entry(verdict.clone()).or_default() += count;
+            let sum = status.verdicts.entry(verdict.clone()).or_default();
+            *sum = sum.saturating_add(*count);
         }
     }
     let rates = connected
