@@ -28,7 +28,7 @@ mod report;
 mod ticket;
 pub mod trust;
 
-pub use link::{Controller, Leases, Link, Policy};
+pub use link::{Controller, Leases, Link, Policy, ROWS_HELD_MAX};
 pub use message::{
     Changes, Chunk, Denial, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported,
     SessionReport, Want,

@@ -20,6 +20,9 @@ const CHUNK_DEVICES: u32 = 500;
 /// Changes read from the registry at once.
 const CHANGES_MAX: u32 = 4096;
 
+/// Rows of one device, from its current one on, that a gateway holds at most by its own asking.
+pub const ROWS_HELD_MAX: u32 = 1024;
+
 /// How rows are given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -281,7 +284,8 @@ impl Link {
         }
     }
 
-    /// More rows, and marks moved ahead, for devices that the gateway holds.
+    /// More rows, and marks moved ahead, for devices that the gateway holds; at most [`ROWS_HELD_MAX`] of each. Of others it gets
+    /// nothing: a first lease begins with [`Link::receive`].
     ///
     /// # Errors
     /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
@@ -294,11 +298,11 @@ impl Link {
                 epoch: want.epoch,
                 from: want.from,
                 received: want.received,
-                hold: want.hold,
-                ahead: want.ahead,
+                hold: want.hold.min(ROWS_HELD_MAX),
+                ahead: want.ahead.min(ROWS_HELD_MAX),
             })
             .collect();
-        let answers = self.registry().lease(&self.fence, &requests).await?;
+        let answers = self.registry().extend_leases(&self.fence, &requests).await?;
         let (mut provisions, mut refused) = (Vec::new(), Vec::new());
         for (want, answer) in wants.iter().zip(answers) {
             let provision = match answer {
@@ -405,6 +409,7 @@ impl Refusal {
     pub(crate) fn of(error: RegistryError) -> Result<Self, RegistryError> {
         match error {
             RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),
+            RegistryError::NotHeld { .. } => Ok(Self::NotHeld),
             RegistryError::Revoked { .. }
             | RegistryError::Quarantined { .. }
             | RegistryError::UnknownDevice { .. } => Ok(Self::Gone),

@@ -94,6 +94,9 @@ pub enum Refusal {
     Exhausted,
     /// It is revoked, or no longer enrolled.
     Gone,
+    /// The gateway holds nothing of it, whatever it believes: the device is to authenticate there again. So after the registry was
+    /// put back to a time before it came.
+    NotHeld,
     /// Its record cannot be used.
     Damaged(String),
 }

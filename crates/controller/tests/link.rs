@@ -6,7 +6,9 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Denial, Knock, Link, Policy, Provision, Reception, Refusal, Want};
+use linewarden_controller::{
+    Controller, Denial, Knock, Link, Policy, Provision, ROWS_HELD_MAX, Reception, Refusal, Want,
+};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::tag;
@@ -49,7 +51,7 @@ fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
 
 fn pool(device: DeviceId, rows: u32) -> DeviceRecord {
     let row = |idx| PoolRow {
-        challenge: [idx as u8 + 1; 8],
+        challenge: [(idx as u8).wrapping_add(1); 8],
         row_key: row_key(device, idx),
     };
     record(device, Credentials::pool((0..rows).map(row).collect()))
@@ -98,10 +100,14 @@ struct Site {
 
 impl Site {
     async fn new() -> Self {
+        Self::with_rows(20).await
+    }
+
+    async fn with_rows(rows: u32) -> Self {
         let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
             .await
             .unwrap();
-        registry.enrol(pool(POOL, 20)).await.unwrap();
+        registry.enrol(pool(POOL, rows)).await.unwrap();
         registry
             .enrol(record(KEY, Credentials::Key(row_key(KEY, 0))))
             .await
@@ -317,6 +323,45 @@ async fn more_rows_follow_and_the_end_is_told() {
     site.registry.revoke(POOL, "", 1).await.unwrap();
     let (_, refused) = site.link.lease(&[want(20, 20, 12)]).await.unwrap();
     assert_eq!(refused[0].why, Refusal::Gone);
+}
+
+/// A gateway's word alone, by a stolen certificate say, takes no row of a device that was never there, and burns none.
+#[tokio::test]
+async fn of_a_device_that_never_came_a_gateway_gets_nothing_and_moves_nothing() {
+    let site = Site::new().await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let before = site.registry.leases_of(POOL).await.unwrap();
+    let two = site.controller.connect(TWO, 1).await.unwrap();
+    for (from, received, hold) in [(0, 0, 6), (u32::MAX, u32::MAX, u32::MAX), (9, 9, 4)] {
+        let (provisions, refused) = two.lease(&[want(from, received, hold)]).await.unwrap();
+        assert!(provisions.is_empty());
+        assert_eq!(refused[0].why, Refusal::NotHeld);
+    }
+    for device in [POOL, KEY] {
+        for unused_from in [0, 6, u32::MAX] {
+            let settlement = Settlement {
+                device,
+                epoch: 0,
+                unused_from: RowIndex(unused_from),
+                keep: false,
+            };
+            assert_eq!(two.settle(&[settlement]).await.unwrap(), 0);
+        }
+    }
+    assert_eq!(site.registry.leases_of(POOL).await.unwrap(), before);
+    assert!(site.registry.leases_of(KEY).await.unwrap().is_empty());
+    assert_eq!(site.registry.get(KEY).await.unwrap().idx_floor.0, 0);
+    assert_eq!(site.floor().await, 6);
+}
+
+/// Rows are bounded by what a data plane has room for, whatever is asked.
+#[tokio::test]
+async fn no_question_takes_more_rows_than_a_line_has_room_for() {
+    let site = Site::with_rows(3 * ROWS_HELD_MAX).await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let (provisions, _) = site.link.lease(&[want(0, 6, u32::MAX)]).await.unwrap();
+    assert_eq!(provisions[0].indices(), 6..ROWS_HELD_MAX);
+    assert!(provisions[0].mark.0 <= ROWS_HELD_MAX);
 }
 
 #[tokio::test]

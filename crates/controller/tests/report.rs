@@ -6,13 +6,14 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Elsewhere, Link, Policy, Reported, SessionReport, Want};
+use linewarden_controller::{Controller, Elsewhere, Link, Policy, Reported, SessionReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
-    BootId, Credentials, DeviceRecord, MasterKey, Moment, PoolRow, Registry, RegistryError, Revision,
+    BootId, Credentials, DeviceRecord, Fence, LeaseRequest, MasterKey, Moment, PoolRow, Registry,
+    RegistryError, Revision,
 };
 use zerocopy::IntoBytes as _;
 
@@ -89,7 +90,7 @@ async fn site() -> (Registry, [Link; 2]) {
         controller.connect(GatewayId(2), 0).await.unwrap(),
     ];
     for link in &links {
-        let want = |device| Want {
+        let wish = |device| LeaseRequest {
             device,
             epoch: 0,
             from: RowIndex(0),
@@ -97,8 +98,9 @@ async fn site() -> (Registry, [Link; 2]) {
             hold: 4,
             ahead: 4,
         };
-        let (_, refused) = link.lease(&[want(POOL), want(KEY)]).await.unwrap();
-        assert!(refused.is_empty());
+        let fence = Fence::shown(link.gateway(), link.number());
+        let granted = registry.lease(&fence, &[wish(POOL), wish(KEY)]).await.unwrap();
+        assert!(granted.iter().all(Result::is_ok));
     }
     (registry, links)
 }

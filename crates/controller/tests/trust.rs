@@ -7,7 +7,7 @@
 )]
 
 use linewarden_controller::trust::{Standing, Times, Trust, TrustPolicy, Unbelieved, Verdict};
-use linewarden_controller::{Controller, Denial, Link, Policy, Want};
+use linewarden_controller::{Controller, Denial, Link, Policy, Refusal, Want};
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram, Entry};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
@@ -406,7 +406,8 @@ async fn rows_are_given_only_to_a_gateway_that_is_trusted() {
     ));
     // Others, of whom nobody asks anything, are served.
     let other = controller.connect(GatewayId(6), 1).await.unwrap();
-    other.lease(&[want()]).await.unwrap();
+    let (_, refused) = other.lease(&[want()]).await.unwrap();
+    assert_eq!(refused[0].why, Refusal::NotHeld);
     assert!(other.look(times(0), &mut nonces_at(0)).await.unwrap().is_none());
 
     let verdict = shown(&link, &mut plane, S).await;

@@ -296,14 +296,19 @@ impl Client {
     /// # Errors
     /// [`Remote`].
     pub async fn settle(&self, fence: u64, settlements: &[Settlement]) -> Result<u64, Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::SettleRequest {
-                session: session(fence, connection),
-                settlements: settlements.iter().map(convert::settlement_to_wire).collect(),
-            };
-            client.settle(request).await
-        });
-        Ok(reply.await?.back)
+        let mut back = 0u64;
+        // A gateway that stops speaks of all that it holds.
+        for part in settlements.chunks(convert::ENTRIES_MAX) {
+            let reply = self.ask(Size::Usual, async |client, connection| {
+                let request = proto::SettleRequest {
+                    session: session(fence, connection),
+                    settlements: part.iter().map(convert::settlement_to_wire).collect(),
+                };
+                client.settle(request).await
+            });
+            back = back.saturating_add(reply.await?.back);
+        }
+        Ok(back)
     }
 
     /// Sessions that were opened at the gateway; answers in their order.

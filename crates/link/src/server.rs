@@ -287,7 +287,9 @@ impl proto::link_server::Link for Server {
         request: Request<proto::LeaseRequest>,
     ) -> Result<Response<proto::LeaseReply>, Status> {
         let (link, request) = self.enter(request)?;
-        let wants: Vec<_> = request.wants.iter().map(convert::want_from_wire).collect();
+        let wants: Vec<_> = convert::entries(&request.wants)?
+            .map(convert::want_from_wire)
+            .collect();
         let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
         Ok(Response::new(proto::LeaseReply {
             provisions: provisions.iter().map(convert::provision_to_wire).collect(),
@@ -300,7 +302,7 @@ impl proto::link_server::Link for Server {
         request: Request<proto::ReceiveRequest>,
     ) -> Result<Response<proto::ReceiveReply>, Status> {
         let (link, request) = self.enter(request)?;
-        let knocks = request.knocks.iter().map(convert::knock_from_wire);
+        let knocks = convert::entries(&request.knocks)?.map(convert::knock_from_wire);
         let knocks: Vec<_> = knocks.collect::<Result<_, _>>()?;
         let fresh = convert::exactly(&request.fresh, "a fresh value")?;
         let receptions = link.receive(&knocks, fresh).await;
@@ -315,7 +317,7 @@ impl proto::link_server::Link for Server {
         request: Request<proto::SettleRequest>,
     ) -> Result<Response<proto::SettleReply>, Status> {
         let (link, request) = self.enter(request)?;
-        let settlements = request.settlements.iter().map(convert::settlement_from_wire);
+        let settlements = convert::entries(&request.settlements)?.map(convert::settlement_from_wire);
         let settlements: Vec<_> = settlements.collect();
         let back = link
             .settle(&settlements)
@@ -329,7 +331,7 @@ impl proto::link_server::Link for Server {
         request: Request<proto::ReportRequest>,
     ) -> Result<Response<proto::ReportReply>, Status> {
         let (link, request) = self.enter(request)?;
-        let reports = request.reports.iter().map(convert::report_from_wire);
+        let reports = convert::entries(&request.reports)?.map(convert::report_from_wire);
         let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
         let now = self
             .inner

@@ -138,6 +138,17 @@ pub enum RegistryError {
         /// In what.
         problem: String,
     },
+    /// A move whose last step was not seen to succeed: the registry that is moved gives nothing out any more, and the other one may not be
+    /// there yet.
+    #[error(
+        "the move to {target} has not ended: {source}; move there once more, nothing is given out until then"
+    )]
+    MoveUnfinished {
+        /// Where it is moved to.
+        target: Location,
+        /// The cause.
+        source: Box<RegistryError>,
+    },
     /// Another error while a registry was opened or made, with its path.
     #[error("cannot open the registry {registry}: {source}")]
     Open {
@@ -276,6 +287,15 @@ pub enum RegistryError {
         rows_start: u32,
         /// One past its last row.
         rows_end: u32,
+    },
+
+    /// More rows for a device of which the gateway holds none.
+    #[error("gateway {gateway} holds nothing of device {device}: the device is to authenticate there first")]
+    NotHeld {
+        /// The device.
+        device: DeviceId,
+        /// The gateway.
+        gateway: GatewayId,
     },
 
     // ---- gateways ----

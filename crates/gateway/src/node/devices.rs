@@ -257,7 +257,7 @@ impl Node {
         let Some(held) = self.devices.get_mut(&refused.device) else {
             return;
         };
-        held.asking = false;
+        let was_asked = std::mem::take(&mut held.asking);
         match &refused.why {
             Refusal::Exhausted if held.state != State::Installed => {}
             Refusal::Exhausted => {
@@ -272,6 +272,12 @@ impl Node {
             }
             // The feed tells what became of it.
             Refusal::Gone => {}
+            // It came again since the question.
+            Refusal::NotHeld if !was_asked => {}
+            Refusal::NotHeld => {
+                tracing::warn!(device = %refused.device, "the registry knows of no row here: the device begins anew");
+                self.dismiss(refused.device, false);
+            }
             Refusal::Damaged(problem) => {
                 self.status.damaged += 1;
                 tracing::error!(device = %refused.device, problem, "left out");

@@ -30,3 +30,15 @@ pub(crate) fn optional<const N: usize>(
         false => exactly(bytes, what).map(Some),
     }
 }
+
+/// Entries of one message of a gateway; it sends a quarter of that.
+pub(crate) const ENTRIES_MAX: usize = 1024;
+
+/// All of a message's entries, unless there are too many: what each costs the registry, whoever has a gateway's certificate could ask
+/// for without end.
+pub(crate) fn entries<T>(entries: &[T]) -> Result<std::slice::Iter<'_, T>, Malformed> {
+    match entries.len() <= ENTRIES_MAX {
+        true => Ok(entries.iter()),
+        false => Err(Malformed("more entries than a message may have")),
+    }
+}

@@ -82,6 +82,7 @@ pub(crate) fn refused_to_wire(refused: &Refused) -> proto::Refused {
     let (why, detail) = match &refused.why {
         Refusal::Exhausted => (proto::refused::Why::Exhausted, ""),
         Refusal::Gone => (proto::refused::Why::Gone, ""),
+        Refusal::NotHeld => (proto::refused::Why::NotHeld, ""),
         Refusal::Damaged(detail) => (proto::refused::Why::Damaged, detail.as_str()),
     };
     proto::Refused {
@@ -95,6 +96,7 @@ pub(crate) fn refused_from_wire(refused: proto::Refused) -> Result<Refused, Malf
     let why = match refused.why() {
         proto::refused::Why::Exhausted => Refusal::Exhausted,
         proto::refused::Why::Gone => Refusal::Gone,
+        proto::refused::Why::NotHeld => Refusal::NotHeld,
         proto::refused::Why::Damaged => Refusal::Damaged(refused.detail),
         proto::refused::Why::Unspecified => return Err(Malformed("why a device got no rows")),
     };

@@ -112,6 +112,7 @@ pub mod refused {
         Exhausted = 1,
         Gone = 2,
         Damaged = 3,
+        NotHeld = 4,
     }
     impl Why {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -124,6 +125,7 @@ pub mod refused {
                 Self::Exhausted => "WHY_EXHAUSTED",
                 Self::Gone => "WHY_GONE",
                 Self::Damaged => "WHY_DAMAGED",
+                Self::NotHeld => "WHY_NOT_HELD",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -133,6 +135,7 @@ pub mod refused {
                 "WHY_EXHAUSTED" => Some(Self::Exhausted),
                 "WHY_GONE" => Some(Self::Gone),
                 "WHY_DAMAGED" => Some(Self::Damaged),
+                "WHY_NOT_HELD" => Some(Self::NotHeld),
                 _ => None,
             }
         }

@@ -87,7 +87,8 @@ impl Registry {
     /// Leases rows and moves marks, all in one transaction, durable before it returns; answers in the order of the
     /// requests.
     ///
-    /// A device that cannot be served has its error in its place and does not disturb the others.
+    /// A device that cannot be served has its error in its place and does not disturb the others. Whoever asks for a gateway that
+    /// holds nothing of a device has had the device prove itself there; a gateway's own word is for [`Registry::extend_leases`].
     ///
     /// # Errors
     /// [`RegistryError::OldFence`], or a failure of the database; nothing is leased then.
@@ -96,9 +97,31 @@ impl Registry {
             fence,
             requests,
             |request| request.device,
-            |lease, pool, request| lease.extend(pool, request),
+            |entries, request| entries.lease.extend(&mut entries.pool, request),
         )
         .await
+    }
+
+    /// As [`Registry::lease`], but of a device of which the gateway holds nothing it gets nothing: that it is there nobody has shown.
+    ///
+    /// # Errors
+    /// As [`Registry::lease`]; in a device's place also [`RegistryError::NotHeld`].
+    pub async fn extend_leases(
+        &self,
+        fence: &Fence,
+        requests: &[LeaseRequest],
+    ) -> Result<Vec<Result<Granted>>> {
+        let extend = |entries: &mut Entries, request: &LeaseRequest| {
+            if !entries.is_held {
+                return Err(RegistryError::NotHeld {
+                    device: request.device,
+                    gateway: fence.gateway(),
+                });
+            }
+            entries.lease.extend(&mut entries.pool, request)
+        };
+        self.change_leases(fence, requests, |request| request.device, extend)
+            .await
     }
 
     /// The first row that [`Registry::lease`] would let a process use that holds nothing of the device. Nothing is
@@ -116,12 +139,12 @@ impl Registry {
         let book = books
             .get_mut(&device)
             .ok_or(RegistryError::UnknownDevice { device })?;
-        let granted = book.change(|lease, pool| lease.extend(pool, request))?;
+        let granted = book.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
         Ok(RowIndex(granted.held.start))
     }
 
     /// Takes note of where a gateway stands, in one transaction; answers how many rows of each device went back to its
-    /// pool.
+    /// pool. What it says of a device of which it holds nothing is void.
     ///
     /// # Errors
     /// [`RegistryError::OldFence`], or a failure of the database; nothing is changed then.
@@ -130,7 +153,10 @@ impl Registry {
             fence,
             settlements,
             |settlement| settlement.device,
-            |lease, pool, settlement| lease.settle(pool, settlement),
+            |entries, settlement| match entries.is_held {
+                true => entries.lease.settle(&mut entries.pool, settlement),
+                false => Ok(0),
+            },
         )
         .await
     }
@@ -149,7 +175,7 @@ impl Registry {
         fence: &Fence,
         changes: &[Change],
         device_of: impl Fn(&Change) -> DeviceId,
-        apply: impl Fn(&mut Lease, &mut Pool, &Change) -> Result<Answer>,
+        apply: impl Fn(&mut Entries, &Change) -> Result<Answer>,
     ) -> Result<Vec<Result<Answer>>> {
         let mut answers = Vec::with_capacity(changes.len());
         let mut transaction = self.write().await?;
@@ -162,7 +188,7 @@ impl Registry {
                 book.ok_or(RegistryError::UnknownDevice {
                     device: device_of(change),
                 })?
-                .change(|lease, pool| apply(lease, pool, change))
+                .change(|entries| apply(entries, change))
             }));
             self.write_books(&mut transaction, &books).await?;
         }
@@ -207,12 +233,14 @@ impl Registry {
             let spare = spares.remove(&device).unwrap_or(Ok(Vec::new()));
             let open = || -> Result<Entries> {
                 let info = info?;
+                let lease = lease?;
+                let is_held = lease.as_ref().is_some_and(|lease| lease.is_of(&info));
                 let lease =
-                    lease?.map_or_else(|| Lease::none(fence, &info), |lease| lease.found_by(fence, &info));
+                    lease.map_or_else(|| Lease::none(fence, &info), |lease| lease.found_by(fence, &info));
                 let spare = spare?.into_iter().filter(|spare| spare.epoch == info.epoch);
                 let spare = spare.map(|spare| spare.rows).collect();
                 let pool = Pool { info, spare };
-                Ok(Entries { lease, pool })
+                Ok(Entries { lease, pool, is_held })
             };
             (device, Book::new(open()))
         });
@@ -247,6 +275,8 @@ impl Registry {
 struct Entries {
     lease: Lease,
     pool: Pool,
+    /// Whether the gateway holds anything of the device. Not what it may use first: all of it may lie behind the mark.
+    is_held: bool,
 }
 
 struct Book {
@@ -264,13 +294,15 @@ impl Book {
     }
 
     /// Changes the entries, or leaves them as they were.
-    fn change<T>(&mut self, change: impl FnOnce(&mut Lease, &mut Pool) -> Result<T>) -> Result<T> {
+    fn change<T>(&mut self, change: impl FnOnce(&mut Entries) -> Result<T>) -> Result<T> {
         let entries = match &mut self.now {
             Ok(entries) => entries,
             Err(error) => return Err(error.of_one_record()),
         };
         let mut draft = entries.clone();
-        let answer = change(&mut draft.lease, &mut draft.pool)?;
+        let answer = change(&mut draft)?;
+        // The next one in the same transaction speaks of what this one has left.
+        draft.is_held = !draft.lease.rows.is_empty();
         *entries = draft;
         Ok(answer)
     }

@@ -48,6 +48,12 @@ impl Lease {
         }
     }
 
+    /// Whether anything of the device's present credentials is held: not before its first authentication at the gateway, nor
+    /// after all was given back.
+    pub(super) fn is_of(&self, info: &DeviceInfo) -> bool {
+        self.epoch == info.epoch && !self.rows.is_empty()
+    }
+
     /// The lease as the process with that fence finds it. Of credentials that were replaced nothing is held: their rows
     /// are other ones. And what lies below the mark is not the process's to speak of if another one has spent from it.
     pub(super) fn found_by(self, fence: &Fence, info: &DeviceInfo) -> Self {

@@ -307,12 +307,46 @@ async fn what_is_not_held_cannot_be_given_back() {
         ),
         "{error}"
     );
-    assert!(settle(registry, two, 4, false).await.is_err());
+    assert_eq!(
+        settle(registry, two, 4, false).await.unwrap(),
+        0,
+        "it never had any"
+    );
+    assert_eq!(registry.leases_of(D).await.unwrap().len(), 1);
     assert_eq!(settle(registry, one, 8, false).await.unwrap(), 0, "all used");
     assert_eq!(site.floor().await, 8);
     // Given back already: the number after its highest row is what it can still speak of.
     assert_eq!(settle(registry, one, 3, false).await.unwrap(), 0);
     assert_eq!(site.floor().await, 8);
+}
+
+#[tokio::test]
+async fn only_what_is_held_is_extended() {
+    let site = Site::with_pool(30).await;
+    let Site { registry, one, two } = &site;
+    let extend = async |fence: &Fence, request: LeaseRequest| {
+        let answers = registry.extend_leases(fence, &[request, request]).await.unwrap();
+        assert_eq!(answers.len(), 2);
+        answers.into_iter().next().unwrap()
+    };
+    let not_held = |answer: Result<Granted>| matches!(answer, Err(RegistryError::NotHeld { device: D, .. }));
+    assert!(not_held(extend(one, wish(0, 8, 4)).await), "it never came");
+    let _ = lease(registry, one, wish(0, 8, 4)).await.unwrap();
+    assert_eq!(extend(one, wish(4, 8, 4)).await.unwrap().rows, 0..12);
+    assert!(not_held(extend(two, wish(0, 8, 4)).await), "nor did it there");
+    // All that it has may be spent: it holds it all the same, after a restart too.
+    let again = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
+    assert_eq!(extend(&again, wish(12, 4, 4)).await.unwrap().held.end, 16);
+    assert_eq!(settle(registry, &again, 13, false).await.unwrap(), 3);
+    assert!(not_held(extend(&again, wish(13, 4, 4)).await), "it has left");
+    let _ = lease(registry, &again, wish(0, 4, 4)).await.unwrap();
+    // Of new credentials nothing is held.
+    registry
+        .enrol_chunk(vec![pool_device_from(D.0, 16, 10)], OnConflict::Replace)
+        .await
+        .unwrap();
+    assert!(not_held(extend(&again, wish(0, 4, 4)).await), "others than those");
+    assert_eq!(settle(registry, &again, 0, false).await.unwrap(), 0);
 }
 
 #[tokio::test]

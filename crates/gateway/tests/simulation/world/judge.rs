@@ -1,8 +1,7 @@
 //! What must hold in every run.
 
-use linewarden_controller::Want;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
-use linewarden_registry::Settlement;
+use linewarden_registry::{LeaseRequest, Settlement};
 
 use super::{GATEWAYS, LOSS_MAX, RING, World};
 use crate::station::Station;
@@ -141,9 +140,10 @@ impl World {
             }
             self.bury(at);
         }
-        let link = self
+        let registry = self.office.registry();
+        let fence = self
             .runtime
-            .block_on(self.office.controller.connect(GatewayId(99), 0))
+            .block_on(registry.register_gateway(GatewayId(99), 0))
             .unwrap();
         for station in &self.stations {
             if station.revoked || station.mode == Mode::Key {
@@ -152,7 +152,7 @@ impl World {
             let mut from = 0;
             let mut unspent = 0;
             loop {
-                let want = Want {
+                let wish = LeaseRequest {
                     device: station.id,
                     epoch: 0,
                     from: RowIndex(from),
@@ -160,12 +160,15 @@ impl World {
                     hold: 1000,
                     ahead: 1000,
                 };
-                let (provisions, _) = self.runtime.block_on(link.lease(&[want])).unwrap();
-                let Some(provision) = provisions.first().filter(|provision| !provision.rows.is_empty())
+                let granted = self.runtime.block_on(registry.lease(&fence, &[wish])).unwrap();
+                let Some(granted) = granted
+                    .into_iter()
+                    .flatten()
+                    .find(|granted| !granted.rows.is_empty())
                 else {
                     break;
                 };
-                for idx in provision.indices() {
+                for idx in granted.rows.clone() {
                     if self.ledger.spender(station.id, idx).is_some() {
                         return Err(format!(
                             "row {idx} of device {} is leased though it was spent",
@@ -174,7 +177,7 @@ impl World {
                     }
                     unspent += 1;
                 }
-                from = provision.end().0;
+                from = granted.rows.end;
             }
             let accounted = self.ledger.spent_by(station.id) + unspent + self.lost_rows(station.id);
             if accounted < station.rows {
