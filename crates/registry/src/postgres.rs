@@ -166,15 +166,6 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
     ]))
 }
 
-/// A connection to a registry that is there; nobody else writes for as long as it is held.
-pub(crate) async fn connect_to_hold(registry: &Location) -> Result<Connection> {
-    let (mut connection, _) = connect(registry, &Options::default()).await?;
-    let server = refuse_missing(&mut connection, registry).await?;
-    let lock = format!("SELECT pg_advisory_lock({})", server.lock_key());
-    sql::text(lock).execute(&mut connection).await?;
-    Ok(connection)
-}
-
 async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Result<Server> {
     let server = Server::ask(connection, registry)
         .await

@@ -98,15 +98,6 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
     })
 }
 
-/// A connection to a registry that is there, in a transaction: nobody else writes for as long as it is held.
-pub(crate) async fn connect_to_hold(path: &Path) -> Result<Connection> {
-    check_header(path)?;
-    let connect = connect_options(path, &Options::default());
-    let mut connection = Connection::from(SqliteConnection::connect_with(&connect).await.map_err(at(path))?);
-    sql::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
-    Ok(connection)
-}
-
 /// Whether [`open`] would find a registry of this key that this program knows; nothing is changed.
 pub(crate) async fn examine(path: &Path, key: &MasterKey) -> Result<()> {
     check_header(path)?;

@@ -127,7 +127,28 @@ impl Registry {
         key: &MasterKey,
         options: &Options,
     ) -> Result<Self> {
-        let location = location.into();
+        Self::open_but_moved(location.into(), key, options, None).await
+    }
+
+    /// [`Registry::open`] of one that is to be moved to `target`: also if it gives nothing out any more because it was to be moved there
+    /// before. That move is ended by repeating it.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub async fn open_to_move(
+        location: impl Into<Location>,
+        key: &MasterKey,
+        target: &Location,
+    ) -> Result<Self> {
+        Self::open_but_moved(location.into(), key, &Options::default(), Some(target)).await
+    }
+
+    async fn open_but_moved(
+        location: Location,
+        key: &MasterKey,
+        options: &Options,
+        target: Option<&Location>,
+    ) -> Result<Self> {
         let inner = match &location {
             Location::Sqlite(path) => Inner::from(sqlite::open(path, key, options).await?),
             Location::Postgres(_) => Inner::from(postgres::open(&location, key, options).await?),
@@ -139,9 +160,9 @@ impl Registry {
             }),
             act: None,
         };
-        registry
-            .refuse_moved(&mut registry.reader().acquire().await?)
-            .await?;
+        let mut connection = registry.reader().acquire().await?;
+        registry.refuse_moved_but_to(&mut connection, target).await?;
+        drop(connection);
         Ok(registry)
     }
 
@@ -302,11 +323,21 @@ impl Registry {
     }
 
     pub(crate) async fn refuse_moved(&self, connection: &mut Connection) -> Result<()> {
+        self.refuse_moved_but_to(connection, None).await
+    }
+
+    /// The same, unless that is where it was moved to.
+    pub(crate) async fn refuse_moved_but_to(
+        &self,
+        connection: &mut Connection,
+        target: Option<&Location>,
+    ) -> Result<()> {
         let (to,): (Option<String>,) = sql::query("SELECT moved_to FROM registry")
             .fetch_one(connection)
             .await?;
         match to {
             None => Ok(()),
+            Some(to) if target.is_some_and(|target| target.to_string() == to) => Ok(()),
             Some(to) => Err(RegistryError::Moved {
                 registry: self.location().cloned().unwrap_or_else(|| PathBuf::new().into()),
                 to,
@@ -333,14 +364,6 @@ impl Draft {
         match self {
             Self::Sqlite(draft) => draft.connection(),
             Self::Postgres(draft) => Ok(draft.connection()),
-        }
-    }
-
-    /// A connection to one that is finished; nobody else writes to it for as long as it is held.
-    pub(crate) async fn reopen(location: &Location) -> Result<Connection> {
-        match location {
-            Location::Sqlite(path) => sqlite::connect_to_hold(path).await,
-            Location::Postgres(_) => postgres::connect_to_hold(location).await,
         }
     }
 

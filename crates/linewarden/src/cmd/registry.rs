@@ -236,7 +236,7 @@ fn migrate(args: &MigrateArgs, output: Output) -> Result<(), Failure> {
     let (from, to) = (location(&args.from)?, location(&args.to)?);
     let key = key(args.key_file.as_deref())?;
     let copied = block_on(async {
-        let registry = Registry::open(&from, &key).await?;
+        let registry = Registry::open_to_move(&from, &key, &to).await?;
         let bar = output.progress(0, "copying and comparing");
         let moved = registry.move_to(&to, |progress| show(&bar, progress)).await;
         bar.finish_and_clear();

@@ -68,11 +68,13 @@ impl Registry {
         Ok(copied)
     }
 
-    /// The same, after which this registry gives nothing out any more, to whoever has it open, and names the other one. A move that was
-    /// interrupted is repeated, or ended where only that was missing.
+    /// The same, after which this registry gives nothing out any more, to whoever has it open, and names the other one. That is durable
+    /// before the copy can be seen: at no time are there two that give out the same rows. A move that was interrupted in between is
+    /// repeated, with [`Registry::open_to_move`].
     ///
     /// # Errors
-    /// As [`Registry::copy_to`]; then this registry goes on.
+    /// As [`Registry::copy_to`]; then this registry goes on. [`RegistryError::MoveUnfinished`] where the copy was whole, and it is not
+    /// known whether it is seen.
     pub async fn move_to(
         &self,
         target: impl Into<Location>,
@@ -80,44 +82,36 @@ impl Registry {
     ) -> Result<Copied> {
         let target = target.into();
         // Nobody writes from here on.
-        let mut transaction = self.write().await?;
+        let mut transaction = self.write_whatever().await?;
         if matches!(*transaction, Connection::Postgres(_)) {
             // It waits while the copy is read, which takes as long as it takes.
             sql::query("SET LOCAL idle_in_transaction_session_timeout = 0")
                 .execute(&mut *transaction)
                 .await?;
         }
-        // Of a move that was interrupted: nobody writes there either until it has ended.
-        let mut other = None;
-        let copied = match Draft::begin(&target, &Options::default()).await {
-            Ok(mut draft) => {
-                let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
-                draft.finish().await?;
-                copied
-            }
+        self.refuse_moved_but_to(&mut transaction, Some(&target)).await?;
+        let begun = Draft::begin(&target, &Options::default()).await;
+        let mut draft = match begun {
+            // Either it was moved there already, or that is another one.
             Err(exists @ RegistryError::AlreadyExists { .. }) => {
-                let other = match Draft::reopen(&target).await {
-                    Ok(held) => other.insert(held),
-                    // By us, if it is this very registry by another name.
-                    Err(RegistryError::Locked) => return Err(exists),
-                    Err(error) => return Err(error),
-                };
-                let here = digest(&mut transaction, &mut |_| ()).await?;
-                match digest(other, &mut |_| ()).await {
-                    Ok(there) if there == here => here,
-                    _ => return Err(exists),
-                }
+                self.refuse_moved(&mut transaction).await?;
+                return Err(exists);
             }
-            Err(error) => return Err(error),
+            begun => begun?,
         };
+        let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
         sql::query("UPDATE registry SET moved_to = $1")
             .bind(target.to_string())
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        if let Some(other) = other {
-            other.close().await?;
-        }
+        draft
+            .finish()
+            .await
+            .map_err(|source| RegistryError::MoveUnfinished {
+                target,
+                source: Box::new(source),
+            })?;
         Ok(copied)
     }
 }

@@ -3,7 +3,7 @@
 use crate::support::attestation::{NOW_S, group, prover};
 use crate::support::{fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, sql, try_sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_registry::{Location, Progress, Registry, RegistryError, Revision, Settlement};
+use linewarden_registry::{Filter, Location, Progress, Registry, RegistryError, Revision, Settlement};
 use tempfile::TempDir;
 
 /// Something in every table that a registry has.
@@ -117,30 +117,65 @@ async fn a_registry_that_was_moved_gives_nothing_out() {
     }
 }
 
-/// Killed between the two commits: the copy is whole, and the registry does not know it yet.
+/// Killed between the two commits: neither is to be had, until the move is repeated.
 #[tokio::test]
 async fn an_interrupted_move_is_ended_by_the_next() {
+    for (_kept, target) in targets() {
+        let (_directory, place) = of_everything().await;
+        let count = async |place: &Location| {
+            open(place)
+                .await
+                .unwrap()
+                .count(&Filter::default())
+                .await
+                .unwrap()
+        };
+        let devices = count(&place).await;
+        sql(&place, &format!("UPDATE registry SET moved_to = '{target}'")).await;
+        assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
+        let (_elsewhere, another) = nowhere();
+        let refused = Registry::open_to_move(&place, &master_key(), &another).await;
+        assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+
+        let registry = Registry::open_to_move(&place, &master_key(), &target)
+            .await
+            .unwrap();
+        let revoked = registry.revoke(DeviceId(30), "lost", NOW_S).await;
+        assert!(matches!(revoked, Err(RegistryError::Moved { .. })), "{revoked:?}");
+        let refused = registry.move_to(&another, |_| ()).await;
+        assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+        registry.move_to(&target, |_| ()).await.unwrap();
+        assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
+        assert_eq!(count(&target).await, devices);
+        // Once more there is nothing to end.
+        let refused = registry.move_to(&target, |_| ()).await;
+        assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+    }
+}
+
+/// Where the copy cannot be put in place, the registry is retired already: two that give out the same rows are worse than none.
+#[tokio::test]
+async fn a_move_whose_last_step_fails_says_so_and_is_repeated() {
     let (_directory, place) = of_everything().await;
-    let (_kept, target) = nowhere();
     let registry = open(&place).await.unwrap();
-    let first = registry.move_to(&target, |_| ()).await.unwrap();
-    registry.close().await;
-    sql(&place, "UPDATE registry SET moved_to = NULL").await;
-
-    let registry = open(&place).await.unwrap();
-    assert_eq!(registry.move_to(&target, |_| ()).await.unwrap(), first);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fleet.registry");
+    let target = Location::from(file.clone());
+    let mut in_the_way = false;
+    let failed = registry.move_to(&target, |_| {
+        // Somebody else's file has that name meanwhile.
+        if !std::mem::replace(&mut in_the_way, true) {
+            std::fs::write(&file, "mine").unwrap();
+        }
+    });
+    let failed = failed.await.unwrap_err();
+    assert!(matches!(failed, RegistryError::MoveUnfinished { .. }), "{failed}");
     assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
-    sql(&place, "UPDATE registry SET moved_to = NULL").await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 
-    // What has gone on since then is another registry.
-    let registry = open(&place).await.unwrap();
-    registry.revoke(DeviceId(30), "lost", NOW_S).await.unwrap();
-    let refused = registry.move_to(&target, |_| ()).await.unwrap_err();
-    assert!(
-        matches!(refused, RegistryError::AlreadyExists { .. }),
-        "{refused}"
-    );
-    registry.revoke(DeviceId(31), "lost", NOW_S).await.unwrap();
+    std::fs::remove_file(&file).unwrap();
+    registry.move_to(&target, |_| ()).await.unwrap();
+    open(&target).await.unwrap();
 }
 
 /// What cannot be carried over leaves nothing where it should go.
