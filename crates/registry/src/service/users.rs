@@ -59,6 +59,9 @@ pub struct User {
     pub expires_at_s: Option<u64>,
 }
 
+/// Sessions of one user at once.
+const SESSIONS_MAX: i64 = 100;
+
 /// A row of `api_user`: name, role, token, created, expires, mac.
 type UserRow = (
     Stored<Vec<u8>>,
@@ -190,11 +193,21 @@ impl Registry {
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
     pub async fn user_of_token(&self, token: &str, now_s: u64) -> Result<Option<User>> {
+        let mut connection = self.reader().acquire().await?;
+        self.user_of_token_in(&mut connection, token, now_s).await
+    }
+
+    async fn user_of_token_in(
+        &self,
+        connection: &mut Connection,
+        token: &str,
+        now_s: u64,
+    ) -> Result<Option<User>> {
         let row: Option<UserRow> = sql::query(
             "SELECT name, role, token_hash, created_at_s, expires_at_s, mac FROM api_user WHERE token_hash = $1",
         )
         .bind(hash(token))
-        .fetch_optional(self.reader())
+        .fetch_optional(connection)
         .await?;
         let user = row.map(|row| user(self.record_mac(), row)).transpose()?;
         Ok(user.filter(|user| user.is_valid(now_s)))
@@ -215,34 +228,48 @@ impl Registry {
         Ok(user.filter(|user| user.is_valid(now_s)))
     }
 
-    /// Begins a session of a user, with this cookie, of which only a hash is kept. Sessions that are over are forgotten.
+    /// Begins a session of the user whose token this is, with this cookie, of which only a hash is kept; who that is, and until when. It ends
+    /// with the token at the latest. Nobody's token, or one that is over, begins none. Sessions that are over are forgotten, and of a
+    /// user's the ones that end first, where there are more than [`SESSIONS_MAX`].
     ///
     /// # Errors
-    /// A failure of the database.
-    pub async fn begin_session(&self, name: &str, cookie: &str, now_s: u64, until_s: u64) -> Result<()> {
+    /// A record that does not authenticate, or a failure of the database.
+    pub async fn begin_session(
+        &self,
+        token: &str,
+        cookie: &str,
+        now_s: u64,
+        until_s: u64,
+    ) -> Result<Option<(User, u64)>> {
+        // Guesses do not wait for those who write.
+        if self.user_of_token(token, now_s).await?.is_none() {
+            return Ok(None);
+        }
+        let mut transaction = self.write().await?;
+        // The user may have been removed, or the token exchanged, since.
+        let Some(user) = self.user_of_token_in(&mut transaction, token, now_s).await? else {
+            return Ok(None);
+        };
+        let until_s = user.expires_at_s.unwrap_or(u64::MAX).min(until_s);
         let mut row: SessionRow = (
             Stored(hash(cookie)),
-            Stored(name.as_bytes().to_vec()),
+            Stored(user.name.as_bytes().to_vec()),
             Stored(seconds_to_column(until_s)),
             Stored(Vec::new()),
         );
         row.3.0 = session_code(self.record_mac(), &row).finish();
-        let mut transaction = self.write().await?;
-        sql::query("DELETE FROM api_session WHERE expires_at_s <= $1")
-            .bind(seconds_to_column(now_s))
-            .execute(&mut *transaction)
-            .await?;
+        forget_sessions(&mut transaction, &user.name, now_s).await?;
         sql::query(
             "INSERT INTO api_session (session_hash, user_name, expires_at_s, mac) VALUES ($1, $2, $3, $4)",
         )
         .bind(row.0.0)
-        .bind(name)
+        .bind(&user.name)
         .bind(row.2.0)
         .bind(row.3.0)
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        Ok(())
+        Ok(Some((user, until_s)))
     }
 
     /// Whose session that is and until when, if it lives.
@@ -283,6 +310,23 @@ impl Registry {
         transaction.commit().await?;
         Ok(())
     }
+}
+
+/// Forgets the sessions that are over, and makes room for one more of the user.
+async fn forget_sessions(connection: &mut Connection, name: &str, now_s: u64) -> Result<()> {
+    sql::query("DELETE FROM api_session WHERE expires_at_s <= $1")
+        .bind(seconds_to_column(now_s))
+        .execute(&mut *connection)
+        .await?;
+    sql::query(
+        "DELETE FROM api_session WHERE session_hash IN \
+         (SELECT session_hash FROM api_session WHERE user_name = $1 ORDER BY expires_at_s DESC, session_hash LIMIT 1000000 OFFSET $2)",
+    )
+    .bind(name)
+    .bind(SESSIONS_MAX - 1)
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// Users and sessions that do not authenticate, for [`Registry::check`].

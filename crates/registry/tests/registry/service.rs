@@ -84,10 +84,16 @@ async fn a_token_opens_for_whom_it_was_made_until_it_is_over() {
         "{taken:?}"
     );
 
-    registry
-        .begin_session("alice", "cookie", NOW_S, NOW_S + 100)
+    let begun = registry
+        .begin_session("token of alice", "cookie", NOW_S, NOW_S + 100)
         .await
         .unwrap();
+    assert_eq!(begun.unwrap().1, NOW_S + 100);
+    let nobody = registry
+        .begin_session("alice", "biscuit", NOW_S, NOW_S + 100)
+        .await;
+    assert_eq!(nobody.unwrap(), None, "a name is no token");
+    assert_eq!(registry.user_of_session("biscuit", NOW_S).await.unwrap(), None);
     let (found, until_s) = registry
         .user_of_session("cookie", NOW_S + 99)
         .await
@@ -109,6 +115,33 @@ async fn a_token_opens_for_whom_it_was_made_until_it_is_over() {
         "at once"
     );
     assert!(!registry.remove_user("alice").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token_and_makes_room_for_newer_ones() {
+    let registry = in_memory().await;
+    let guest = User {
+        expires_at_s: Some(NOW_S + 50),
+        ..user("guest", Role::Viewer)
+    };
+    registry.add_user(&guest, Some("token of guest")).await.unwrap();
+    let begin = async |cookie: &str, until_s| {
+        let begun = registry
+            .begin_session("token of guest", cookie, NOW_S, until_s)
+            .await;
+        begun.unwrap().unwrap().1
+    };
+    assert_eq!(begin("long", NOW_S + 100).await, NOW_S + 50);
+    for number in 0..100 {
+        assert_eq!(begin(&number.to_string(), NOW_S + 10).await, NOW_S + 10);
+    }
+    let lives = async |cookie: &str| registry.user_of_session(cookie, NOW_S).await.unwrap().is_some();
+    assert!(lives("long").await && lives("99").await);
+    let mut living = 0;
+    for number in 0..100 {
+        living += usize::from(lives(&number.to_string()).await);
+    }
+    assert_eq!(living, 99, "with the long one as many as there may be");
 }
 
 /// Whoever writes the database without the master key makes nobody an admin.

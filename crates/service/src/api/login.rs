@@ -51,8 +51,14 @@ pub(crate) async fn login(
     Json(Login { token }): Json<Login>,
 ) -> Result<Response> {
     let now_s = now_s();
-    let user = match app.registry.user_of_token(&token, now_s).await? {
-        Some(user) => user,
+    let secret = draw_secret("")?;
+    let until_s = now_s.saturating_add(SESSION_S);
+    let begun = app
+        .registry
+        .begin_session(&token, &secret, now_s, until_s)
+        .await?;
+    let (user, until_s) = match begun {
+        Some(begun) => begun,
         None if !app.limits.may_try(peer.address.ip()) => return Err(ApiError::rate_limited(60)),
         None => {
             return Err(ApiError::new(
@@ -62,14 +68,6 @@ pub(crate) async fn login(
             ));
         }
     };
-    let until_s = user
-        .expires_at_s
-        .unwrap_or(u64::MAX)
-        .min(now_s.saturating_add(SESSION_S));
-    let secret = draw_secret("")?;
-    app.registry
-        .begin_session(&user.name, &secret, now_s, until_s)
-        .await?;
     let me = Me {
         name: user.name,
         role: role_name(user.role),
