@@ -1,8 +1,11 @@
 //! Connections: TLS, who is at the other end, and HTTP in both versions.
 
+mod activity;
+mod shares;
+
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, RwLock};
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -20,16 +23,25 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
+use self::activity::Activity;
+use self::shares::Shares;
+use crate::clock::now_s;
 use crate::peer::Peer;
 
 /// Longest handshake, longest wait for the first question, and longest head of one.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Longest time without a question or an answer on the way.
+const IDLE_MAX: Duration = Duration::from_secs(300);
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 10_000;
+/// Connections at once from one address, which may be that of many behind a translator.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
 /// Connections that have not shown yet who they are.
 const HANDSHAKES_MAX: usize = 256;
 /// Questions at once on one connection.
 const STREAMS_MAX: u32 = 256;
+/// Likewise on a gateway's, whose messages may be long; it asks one of each kind at a time.
+const GATEWAY_STREAMS_MAX: u32 = 32;
 /// How often a connection is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// How long answers under way may take at the end.
@@ -37,20 +49,38 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The certificate and the CA of now; exchanged while it runs.
 #[derive(Clone)]
-pub(crate) struct Tls(Arc<RwLock<Arc<rustls::ServerConfig>>>);
+pub(crate) struct Tls {
+    config: Arc<RwLock<Arc<rustls::ServerConfig>>>,
+    /// Connections of who has shown a certificate end with each exchange: the CA that it was of may be believed no more.
+    exchanges: Arc<watch::Sender<()>>,
+}
 
 impl Tls {
     pub(crate) fn new(config: rustls::ServerConfig) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(config))))
+        Self {
+            config: Arc::new(RwLock::new(Arc::new(config))),
+            exchanges: Arc::new(watch::Sender::new(())),
+        }
     }
 
     pub(crate) fn replace(&self, config: rustls::ServerConfig) {
-        *self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(config);
+        // With it goes what would resume sessions that the old one has begun.
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        self.exchanges.send_replace(());
     }
 
     fn now(&self) -> Arc<rustls::ServerConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What all connections of one listener share.
+#[derive(Clone)]
+struct Listening {
+    tls: Option<Tls>,
+    router: Router,
+    handshakes: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
 }
 
 /// Takes connections until `stop` says so; then lets answers under way end.
@@ -61,7 +91,13 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let shares = Shares::new(CONNECTIONS_PER_ADDRESS_MAX);
+    let listening = Listening {
+        tls,
+        router,
+        handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+        stop: stop.clone(),
+    };
     let mut tasks = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -78,15 +114,18 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
+        let places = Arc::clone(&connections)
+            .try_acquire_owned()
+            .ok()
+            .zip(shares.take(address.ip()));
+        let Some(places) = places else {
             tracing::debug!(%address, "too many connections");
             continue;
         };
-        let (tls, router) = (tls.clone(), router.clone());
-        let (handshakes, stop) = (Arc::clone(&handshakes), stop.clone());
+        let listening = listening.clone();
         tasks.spawn(async move {
-            let _place = place;
-            if let Err(error) = connection(stream, address, tls, handshakes, router, stop).await {
+            let _places = places;
+            if let Err(error) = connection(stream, address, listening).await {
                 tracing::debug!(%address, %error, "a connection has ended");
             }
         });
@@ -95,18 +134,22 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(GRACE, ended).await;
 }
 
-async fn connection(
-    stream: TcpStream,
-    address: std::net::SocketAddr,
-    tls: Option<Tls>,
-    handshakes: Arc<Semaphore>,
-    router: Router,
-    stop: watch::Receiver<bool>,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening) -> Ended {
+    let Listening {
+        tls,
+        router,
+        handshakes,
+        stop,
+    } = listening;
     stream.set_nodelay(true)?;
     let Some(tls) = tls else {
-        return http(stream, Peer::new(address, None), router, stop, HANDSHAKE_MAX).await;
+        let never = std::future::pending();
+        return http(stream, Peer::new(address, None), router, stop, never, PATIENCE).await;
     };
+    // Before the configuration is taken: what is exchanged meanwhile ends it too.
+    let mut exchanged = tls.exchanges.subscribe();
     let handshake = async {
         let _place = handshakes.acquire().await.map_err(io::Error::other)?;
         TlsAcceptor::from(tls.now()).accept(stream).await
@@ -121,24 +164,72 @@ async fn connection(
         .and_then(<[_]>::first)
         .map(|certificate| certificate.as_ref().to_vec());
     let peer = Peer::new(address, certificate.as_deref());
-    http(stream, peer, router, stop, HANDSHAKE_MAX).await
+    let expires_s = peer.expires_s;
+    let outdated = async move {
+        let Some(expires_s) = expires_s else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            () = expiry(expires_s) => {}
+            // Its sender lives as long as the listener.
+            _ = exchanged.changed() => {}
+        }
+    };
+    // A session that is resumed looks at no date.
+    if expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
+        return Err(io::Error::other("the certificate has expired since the session began").into());
+    }
+    http(stream, peer, router, stop, outdated, PATIENCE).await
 }
 
-/// `patience`: for the first question, and for the rest of a head that was begun.
+/// Ends when the clock on the wall says so, which may be set meanwhile.
+async fn expiry(at_s: u64) {
+    const LOOK_EVERY_S: u64 = 60;
+    loop {
+        let left_s = at_s.saturating_sub(now_s());
+        if left_s == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(left_s.min(LOOK_EVERY_S))).await;
+    }
+}
+
+/// How long silence is borne.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// For the first question, and for the rest of a head that was begun.
+    first: Duration,
+    /// Between questions.
+    idle: Duration,
+    /// For answers on their way, when no more is to be asked.
+    grace: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    first: HANDSHAKE_MAX,
+    idle: IDLE_MAX,
+    grace: GRACE,
+};
+
+/// Speaks with the other end until one of both has enough, or `outdated` ends.
 async fn http<T>(
     stream: T,
     peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
-    patience: Duration,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+    outdated: impl Future<Output = ()>,
+    patience: Patience,
+) -> Ended
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let has_asked = Arc::new(AtomicBool::new(false));
-    let asks = Arc::clone(&has_asked);
+    let activity = Activity::new();
+    let streams = match peer.gateway {
+        Some(_) => GATEWAY_STREAMS_MAX,
+        None => STREAMS_MAX,
+    };
+    let asks = activity.clone();
     let service = router.map_request(move |request: Request<Incoming>| {
-        asks.store(true, Relaxed);
         let mut request = request.map(Body::new);
         if let Some(gateway) = peer.gateway {
             request.extensions_mut().insert(PeerGateway(gateway));
@@ -146,32 +237,30 @@ where
         request.extensions_mut().insert(peer.clone());
         request
     });
+    let service = asks.watch(service);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience);
+        .header_read_timeout(patience.first);
     builder
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(KEEPALIVE))
-        .max_concurrent_streams(STREAMS_MAX);
+        .max_concurrent_streams(streams);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = silence(&has_asked, patience) => return Err(timed_out().into()),
+        () = activity.silence(patience) => return Err(timed_out().into()),
+        () = outdated => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
-    connection.await
-}
-
-/// Ends when the time for a first question is over and none came: before it, nothing else ends a connection on which nothing is said.
-async fn silence(has_asked: &AtomicBool, patience: Duration) {
-    tokio::time::sleep(patience).await;
-    if has_asked.load(Relaxed) {
-        std::future::pending::<()>().await;
+    // Streams of events have no end of their own.
+    match tokio::time::timeout(patience.grace, connection).await {
+        Ok(ended) => ended,
+        Err(_) => Err(timed_out().into()),
     }
 }
 
@@ -181,17 +270,23 @@ fn timed_out() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
+    const SHORT: Patience = Patience {
+        first: Duration::from_millis(100),
+        idle: Duration::from_millis(200),
+        grace: Duration::from_millis(100),
+    };
+
     /// What a connection hears that says `said` and nothing more, until it is ended.
-    async fn heard(said: &[u8]) -> Vec<u8> {
+    async fn heard(said: &[u8], router: Router, outdated: impl Future<Output = ()>) -> Vec<u8> {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         let (_go_on, stop) = watch::channel(false);
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
-        let patience = Duration::from_millis(100);
-        let at_work = http(theirs, peer, Router::new(), stop, patience);
+        let at_work = http(theirs, peer, router, stop, outdated, SHORT);
         let talk = async {
             ours.write_all(said).await.unwrap();
             let mut heard = Vec::new();
@@ -209,9 +304,24 @@ mod tests {
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"GET / HT",
         ] {
-            heard(said).await;
+            heard(said, Router::new(), std::future::pending()).await;
         }
-        let answered = heard(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let answered = heard(said, Router::new(), std::future::pending()).await;
         assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
+    }
+
+    /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.
+    #[tokio::test]
+    async fn an_outdated_connection_ends() {
+        let (asked, mut is_asked) = tokio::sync::mpsc::unbounded_channel();
+        let never = move || {
+            asked.send(()).unwrap();
+            std::future::pending::<&'static str>()
+        };
+        let router = Router::new().route("/never", get(never));
+        let outdated = async move { is_asked.recv().await.unwrap() };
+        let answered = heard(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n", router, outdated).await;
+        assert!(answered.is_empty(), "{answered:?}");
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Peer {
     pub(crate) gateway: Option<GatewayId>,
     /// .. or a user's.
     pub(crate) user: Option<String>,
+    /// When that certificate ends.
+    pub(crate) expires_s: Option<u64>,
 }
 
 impl Peer {
@@ -26,8 +28,16 @@ impl Peer {
             address,
             gateway: certificate.and_then(gateway_of),
             user: certificate.and_then(user_of),
+            expires_s: certificate.map(expiry_of),
         }
     }
+}
+
+/// When a certificate (DER) ends; 0 for what is none, which no handshake lets through.
+fn expiry_of(certificate: &[u8]) -> u64 {
+    let parsed = parse_x509_certificate(certificate);
+    let ends = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());
+    ends.map_or(0, |at_s| u64::try_from(at_s).unwrap_or(0))
 }
 
 /// What stands in the subject alternative names of a user's certificate.

@@ -8,6 +8,7 @@ use clap::Args;
 use linewarden_controller::attest::Signer;
 use linewarden_controller::{Controller, Policy};
 use linewarden_service::{Service, ServiceOptions};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::config_file::ConfigFile;
@@ -80,6 +81,7 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
     let output = Output::new(args.json);
     // Before the first thread, so that only this one takes the signals.
     let signals = Signals::of_gateway()?;
+    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("lw-service")
         .enable_all()
@@ -144,6 +146,18 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         registry.close().await;
     });
     output.object(&Line::Stopped)
+}
+
+/// As many descriptors as this process may have: each connection is one.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn reload(service: &Service, files: &tls::Files, output: Output) -> Result<(), Failure> {
