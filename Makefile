@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme clean
+.PHONY: help setup demo deb test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -80,6 +80,9 @@ fuzz: setup ## the seeded simulations and differential tests, longer: FUZZ_SEEDS
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
 	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test vandals $(ARGS)
+
+deb: setup ## the Debian package, in target/deb
+	@scripts/deb $(ARGS)
 
 readme: setup ## run demo and bench and put their output into README.md
 	cargo build --release -p linewarden

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
     agent, appraise, attest, bench, certificate, check, completions, config, controller, demo, device,
-    evidence, puf, registry, serve, signed, switch, user,
+    evidence, manual, puf, registry, serve, signed, switch, user,
 };
 use crate::failure::exit_codes;
 
@@ -179,6 +179,8 @@ Examples:
     Config(config::ConfigCommand),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Write manual pages
+    Manual(manual::ManualArgs),
 }
 
 impl Command {
@@ -200,7 +202,9 @@ impl Command {
             Self::Puf(command) => command.wants_json(),
             Self::Switch(command) => command.wants_json(),
             // Their --json names a file.
-            Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) => false,
+            Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) | Self::Manual(_) => {
+                false
+            }
         }
     }
 }

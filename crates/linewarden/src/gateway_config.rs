@@ -111,12 +111,16 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         );
         return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
     }
-    let needed = [
+    let mut needed = vec![
         Capability::Bpf,
         Capability::Perfmon,
         Capability::NetAdmin,
         Capability::NetRaw,
     ];
+    if file.value.evidence.is_some() {
+        // The kernel tells nobody else which programs there are.
+        needed.push(Capability::SysAdmin);
+    }
     let missing: Vec<&str> = capability::missing(&needed)
         .iter()
         .map(|missing| missing.name())

@@ -10,6 +10,7 @@ mod failure;
 mod gateway_config;
 mod log;
 mod output;
+mod privileges;
 mod registry;
 mod results;
 mod secret_file;

@@ -1,10 +1,10 @@
-//! What a service manager is told: sd_notify(3), `Type=notify` and `notify-reload`.
+//! What a service manager is told: sd_notify(3), `Type=notify` and `notify-reload`. The units are in `deploy/systemd`.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Packets are handled, or another configuration is in force or refused.
+/// Packets are handled, or a device is about to authenticate, or another configuration is in force or refused.
 pub const READY: &str = "READY=1";
 /// The end has begun.
 pub const STOPPING: &str = "STOPPING=1";

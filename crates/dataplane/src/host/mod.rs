@@ -239,6 +239,8 @@ impl Host {
             let spawned = std::thread::Builder::new()
                 .name(format!("lw-host-{index}"))
                 .spawn(move || {
+                    // The sockets are open: whoever finds a way into a thread that reads packets finds nothing there.
+                    capability::keep_only(&[])?;
                     if let Some(cpu) = cpu {
                         pin(cpu);
                     }

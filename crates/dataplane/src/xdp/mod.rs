@@ -473,8 +473,10 @@ impl StoreBacked for Xdp {
 
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         self.forward_to_these(&live.forward_to)?;
-        if self.sender.is_none() {
-            self.sender = open_sender(live.miss_per_s);
+        if self.sender.is_none() && live.miss_per_s > 0 {
+            tracing::error!(
+                "no packet socket (CAP_NET_RAW at the start): devices that are new here cannot authenticate"
+            );
         }
         self.store.set_live(live, boot_s);
         self.forward_to_no_others(&live.forward_to);
@@ -507,17 +509,14 @@ fn link(programs: &dyn MapCore, number: u32, program: &ProgramMut<'_>) -> Result
         .map_err(|error| DataPlaneError::kernel("linking the programs", error))
 }
 
+/// Also where nobody new is let in: that may change, and the privilege is given up once the gateway has started.
 fn open_sender(miss_per_s: u32) -> Option<FrameSender> {
-    if miss_per_s == 0 {
-        return None;
-    }
-    match FrameSender::open() {
-        Ok(sender) => Some(sender),
-        Err(error) => {
-            tracing::error!(%error, "no packet socket (CAP_NET_RAW): devices that are new here cannot authenticate");
-            None
-        }
-    }
+    FrameSender::open()
+        .inspect_err(|error| match miss_per_s {
+            0 => tracing::debug!(%error, "no packet socket (CAP_NET_RAW)"),
+            _ => tracing::error!(%error, "no packet socket (CAP_NET_RAW): devices that are new here cannot authenticate"),
+        })
+        .ok()
 }
 
 /// A socket for each of the gateway's addresses, in the calling thread's network namespace. `None`: it attests nobody.

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{ProgramInput, ProgramMut, TC_EGRESS, TcHook};
@@ -46,10 +47,14 @@ impl Seal {
 impl Drop for Seal {
     fn drop(&mut self) {
         let (ifindex, namespace) = (self.ifindex, self.namespace.as_raw_fd());
+        let number = |status: std::io::Result<std::fs::Metadata>| status.ok().map(|status| status.ino());
+        let wanted = number(self.namespace.metadata());
+        let is_here = wanted.is_some() && wanted == number(std::fs::metadata("/proc/thread-self/ns/net"));
         // On a thread of its own, for the dropping one may be in another namespace.
         let removed = std::thread::spawn(move || {
+            // Where it is there already, it needs no privilege to get there.
             // SAFETY: the descriptor is open until this thread is joined.
-            if unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } == 0 {
+            if is_here || unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } == 0 {
                 remove(ifindex);
             }
         });

@@ -15,9 +15,9 @@ use linewarden_puf::health::HealthTest;
 use super::check::{place, places};
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
-use crate::log;
 use crate::output::Output;
 use crate::signals::Signals;
+use crate::{log, service_manager};
 
 /// How to run.
 #[derive(Args, Debug)]
@@ -79,11 +79,13 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let stop = Signals::to_stop()?;
     let output = Output::new(args.json);
     let mut printed = Ok(());
+    service_manager::tell(service_manager::READY);
     let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
         if printed.is_ok() {
             printed = output.object(report).and_then(|()| output.line(report));
         }
     })?;
+    service_manager::tell(service_manager::STOPPING);
     match ended {
         Ended::Stopped | Ended::Authenticated => printed,
         Ended::NotRenewed => Err(Failure::failed(

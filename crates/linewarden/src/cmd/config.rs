@@ -33,11 +33,11 @@ pub enum Kind {
 }
 
 /// A configuration of `serve` with all fields.
-const GATEWAY: &str = include_str!("../../config/gateway.toml");
+pub const GATEWAY: &str = include_str!("../../config/gateway.toml");
 /// A configuration of `agent` with all fields.
-const AGENT: &str = include_str!("../../config/agent.toml");
+pub const AGENT: &str = include_str!("../../config/agent.toml");
 /// A configuration of `controller` with all fields.
-const CONTROLLER: &str = include_str!("../../config/controller.toml");
+pub const CONTROLLER: &str = include_str!("../../config/controller.toml");
 
 /// Prints it.
 pub fn run(command: &ConfigCommand, output: Output) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ pub mod controller;
 pub mod demo;
 pub mod device;
 pub mod evidence;
+pub mod manual;
 pub mod puf;
 pub mod registry;
 pub mod serve;
@@ -56,6 +57,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Certificate(command) => certificate::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),
+        Command::Manual(args) => manual::run(&args, Output::new(false)),
         Command::Serve(_) | Command::Agent(_) | Command::Controller(_) => Ok(()),
     }
 }

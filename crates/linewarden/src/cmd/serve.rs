@@ -22,6 +22,7 @@ use self::reload::Reloader;
 use crate::config_file::{ConfigFile, Problem};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::privileges::Kept;
 use crate::signals::{Signals, Told as Signal};
 use crate::{cmd, gateway_config, log, registry, service_manager};
 
@@ -105,12 +106,17 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     warn_of_classic(config);
     // Before the first thread, so that only this one takes the signals.
     let signals = Signals::of_gateway()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
+    let kept = Kept::by(config);
+    let runtime = kept.confine(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .on_thread_start(confiner(&kept))
+            .enable_all()
+            .build()
+    })??;
     examine(&runtime.block_on(gateway_config::examine(&file)))?;
-    let audit = open_audit(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let audit = kept.confine(|| open_audit(&file))?;
+    let audit = audit.map_err(|problem| Failure::all(&[problem]))?;
     let signer = gateway_config::signer(&file).map_err(|problem| Failure::all(&[problem]))?;
     let trust = gateway_config::trust(&file).map_err(|problem| Failure::all(&[problem]))?;
     let packet_key = gateway_config::packet_key(&file).map_err(|problem| Failure::all(&[problem]))?;
@@ -118,12 +124,17 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let attester = evidence::attester(&file).map_err(|problem| Failure::all(&[problem]))?;
     let client = gateway_config::controller(&file).map_err(|problem| Failure::all(&[problem]))?;
     let opened = match &config.registry {
-        Some(section) => Some(runtime.block_on(registry::open(section))?),
+        Some(section) => Some(kept.confine(|| runtime.block_on(registry::open(section)))??),
         None => None,
     };
     // Before the interface is touched: a port that is taken refuses the start.
     let desk = bind_desk(&resolved)?;
-    let plane = plane::start(&config.gateway, &resolved)?;
+    let plane = match config.gateway.dataplane {
+        // It has threads of its own, and needs no privilege.
+        Backend::P4 => kept.confine(|| plane::start(&config.gateway, &resolved))??,
+        Backend::Xdp | Backend::Host => plane::start(&config.gateway, &resolved)?,
+    };
+    kept.enforce()?;
     tell_start(output, config, &resolved)?;
     let in_process = opened.as_ref().map(|registry| {
         let controller = Controller::new(registry.clone(), resolved.policy);
@@ -194,6 +205,16 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     }
     told?;
     tell_end(output, &stopped)
+}
+
+/// Threads of the runtime that are started later, too, by whichever thread.
+fn confiner(kept: &Kept) -> impl Fn() + Send + Sync + 'static {
+    let kept = kept.clone();
+    move || {
+        if let Err(failure) = kept.enforce() {
+            tracing::error!(%failure, "a thread keeps what it may");
+        }
+    }
 }
 
 /// Warnings go to the log, errors end the start.

@@ -1,0 +1,394 @@
+//! The Debian package: built, looked into, installed on a machine of the test's own under a systemd of its own, upgraded, removed and purged; and
+//! what a gateway may do once it has started.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "package/machine.rs"]
+mod machine;
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
+use nix::sys::signal::Signal;
+
+use self::machine::Machine;
+use self::support::{Namespace, PROGRAM, Process, linewarden, run};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
+const OF_THE_GATEWAY: u64 = (1 << 12) | (1 << 13) | (1 << 38) | (1 << 39);
+
+/// Builds the package out of the program that is tested.
+fn build(version: &str, out: &Path) -> PathBuf {
+    let mut command = Command::new(format!("{ROOT}/scripts/deb"));
+    command.args(["--quick", "--program", PROGRAM, "--version", version, "--out"]);
+    command.arg(out);
+    PathBuf::from(run(command).trim())
+}
+
+fn shown(program: &str, words: &[&str], package: &Path) -> String {
+    let mut command = Command::new(program);
+    command.args(words).arg(package);
+    run(command)
+}
+
+/// What lintian would look at, as far as it matters here.
+fn look_into(package: &Path, at: &Path) {
+    let control = shown("dpkg-deb", &["--field"], package);
+    for field in ["Package: linewarden\n", "Version: 0.1.0-1\n", "Section: net\n"] {
+        assert!(control.contains(field), "{control}");
+    }
+    let depends = control
+        .lines()
+        .find(|line| line.starts_with("Depends: "))
+        .unwrap();
+    for library in ["libc6 (>= ", "libelf1", "zlib1g", "libtss2-esys", "adduser"] {
+        assert!(depends.contains(library), "{depends}");
+    }
+    let contents = shown("dpkg-deb", &["--contents"], package);
+    for line in contents.lines() {
+        assert!(line[10..].starts_with(" root/root "), "{line}");
+        let mode = &line[1..10];
+        assert!(["rwxr-xr-x", "rw-r--r--"].contains(&mode), "{line}");
+        let name = line.rsplit(' ').next().unwrap();
+        assert!(
+            name.starts_with("./usr/")
+                || name.starts_with("./etc/")
+                || ["./", "./usr/", "./etc/"].contains(&name)
+        );
+    }
+    for file in [
+        "/usr/bin/linewarden",
+        "/usr/lib/systemd/system/linewarden-gateway.service",
+        "/usr/share/doc/linewarden/copyright",
+        "/usr/share/doc/linewarden/changelog.Debian.gz",
+        "/usr/share/doc/linewarden/operations.md",
+        "/usr/share/doc/linewarden/examples/linewarden.rules.yml",
+        "/usr/share/man/man1/linewarden.1.gz",
+        "/usr/share/man/man1/linewarden-registry-create.1.gz",
+        "/usr/share/man/man5/linewarden-gateway.toml.5.gz",
+        "/usr/share/bash-completion/completions/linewarden",
+    ] {
+        assert!(contents.contains(&format!(".{file}\n")), "no {file}:\n{contents}");
+    }
+    let tree = at.join("tree");
+    run({
+        let mut command = Command::new("dpkg-deb");
+        command.arg("--raw-extract").arg(package).arg(&tree);
+        command
+    });
+    run({
+        let mut command = Command::new("md5sum");
+        command
+            .args(["--check", "--quiet", "DEBIAN/md5sums"])
+            .current_dir(&tree);
+        command
+    });
+    let conffiles = std::fs::read_to_string(tree.join("DEBIAN/conffiles")).unwrap();
+    assert_eq!(conffiles, "/etc/logrotate.d/linewarden\n");
+    for script in ["postinst", "prerm", "postrm"] {
+        run({
+            let mut command = Command::new("sh");
+            command.arg("-n").arg(tree.join("DEBIAN").join(script));
+            command
+        });
+    }
+}
+
+#[test]
+fn the_examples_are_configurations() {
+    let directory = format!("{ROOT}/deploy/examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        let mut command = Command::new(PROGRAM);
+        command.arg("check").arg(&path);
+        assert!(run(command).contains("in order"), "{}", path.display());
+        seen += 1;
+    }
+    assert_eq!(seen, 4);
+}
+
+/// The highest exposure that a unit may have by the measure of systemd-analyze, 0 to 10.
+const EXPOSURE_MAX: [(&str, f64); 3] = [("controller", 1.5), ("gateway", 2.5), ("agent", 2.0)];
+
+#[test]
+fn the_units_are_in_order_and_hardened() {
+    if !Path::new("/usr/bin/systemd-analyze").exists() {
+        println!("SKIPPED: no systemd-analyze");
+        return;
+    }
+    for (service, exposure_max) in EXPOSURE_MAX {
+        let unit = format!("{ROOT}/deploy/systemd/linewarden-{service}.service");
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--offline=true", "--no-pager", &unit]);
+        let said = run(command);
+        let overall = said
+            .lines()
+            .find(|line| line.contains("Overall exposure level"))
+            .unwrap();
+        println!("{overall}");
+        let exposure: f64 = overall
+            .rsplit(": ")
+            .next()
+            .and_then(|words| words.split(' ').next())
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(exposure <= exposure_max, "{said}");
+    }
+}
+
+/// A set of capabilities of every thread of a process, as `/proc` shows it.
+fn sets(status: &str, name: &str) -> Vec<u64> {
+    let sets = status.lines().filter_map(|line| line.strip_prefix(name));
+    sets.map(|set| u64::from_str_radix(set.trim(), 16).unwrap())
+        .collect()
+}
+
+#[track_caller]
+fn all_are(status: &str, name: &str, expected: u64) {
+    let sets = sets(status, name);
+    assert!(sets.len() > 3, "{status}");
+    assert!(
+        sets.iter().all(|set| *set == expected),
+        "{name}{sets:x?}, not {expected:x}"
+    );
+}
+
+/// What the controller's machine says in the clear.
+fn health(machine: &Machine) -> String {
+    let ask = || {
+        let mut stream = TcpStream::connect("127.0.0.1:20561").unwrap();
+        write!(
+            stream,
+            "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    machine.network().run(ask).unwrap()
+}
+
+/// As `docs/operations.md` says, "First fleet".
+fn first_fleet(machine: &Machine) {
+    machine.run("cp /usr/share/doc/linewarden/examples/controller.toml /etc/linewarden/controller.toml");
+    machine.run(
+        "cp /usr/share/doc/linewarden/examples/gateway-of-controllers.toml /etc/linewarden/gateway.toml",
+    );
+    machine.run("sed -i '1i 127.0.0.1 ctl-a.example' /etc/hosts");
+    machine.linewarden("certificate ca --out pki");
+    machine.linewarden("certificate controller --ca pki --name ctl-a.example --out ctl-a");
+    machine.linewarden("certificate gateway --ca pki --id 7 --out gateway-7");
+    machine.linewarden("registry create --registry fleet.registry --key-file master.key");
+    machine.run("cp -p /var/lib/linewarden/pki/ca.pem /var/lib/linewarden/ca.pem");
+    let token = machine.linewarden("user add alice --role admin --config /etc/linewarden/controller.toml");
+    assert!(token.starts_with("lw_"), "{token}");
+    machine.systemctl("start linewarden-controller");
+    assert!(health(machine).starts_with("HTTP/1.1 200"));
+    machine.linewarden(
+        "device enroll simulated --device d1 --rows 40 --out devices --gateway 10.7.0.1 --interface eth0 \
+         --registry fleet.registry --key-file master.key",
+    );
+    machine.linewarden("check --machine /etc/linewarden/controller.toml");
+    machine.systemctl("start linewarden-gateway");
+}
+
+/// What the kernel knows of a service's process and all of its threads.
+fn status(machine: &Machine, unit: &str) -> String {
+    let pid = machine.main_pid(unit);
+    machine.run(&format!("cat /proc/{pid}/task/*/status"))
+}
+
+fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
+    let status = status(machine, unit);
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        all_are(&status, set, 0);
+    }
+    all_are(&status, "CapBnd:", bounds);
+    let user = machine.run("id -u linewarden");
+    for (line, value) in [("NoNewPrivs:", "1"), ("Seccomp:", "2"), ("Uid:", user.trim())] {
+        let mut lines = status.lines().filter_map(|shown| shown.strip_prefix(line));
+        assert!(
+            lines.all(|shown| shown.split_whitespace().next() == Some(value)),
+            "{line} {status}"
+        );
+    }
+}
+
+#[test]
+fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let (machine, device) = match (Machine::start(at), Namespace::new()) {
+        (Ok(machine), Some(device)) => (machine, device),
+        (Err(why), _) => return println!("SKIPPED: {why}"),
+        (_, None) => return println!("SKIPPED: no network namespaces"),
+    };
+    if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
+        return println!("SKIPPED: {missing}");
+    }
+    build("0.0.9-1", at);
+    let package = build("0.1.0-1", at);
+    look_into(&package, at);
+
+    machine.run("dpkg --install /mnt/linewarden_0.0.9-1_*.deb");
+    machine.run("linewarden --version");
+    assert_eq!(
+        machine.run("stat -c '%U %G %a' /etc/linewarden /var/lib/linewarden"),
+        "root linewarden 750\nlinewarden linewarden 700\n"
+    );
+    // Without a configuration nothing runs, also when it is told to.
+    for unit in ["controller", "gateway", "agent"] {
+        machine.systemctl(&format!("start linewarden-{unit}"));
+        let state = machine.try_run(&format!("systemctl is-active linewarden-{unit}"));
+        assert_eq!(state.stdout, b"inactive\n", "{unit}");
+    }
+
+    let (ours, theirs) = (machine.pid().to_string(), device.pid().to_string());
+    run({
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--net", "--target", &ours, "ip", "link", "add", "eth1", "type", "veth",
+        ]);
+        command.args(["peer", "name", "eth0", "netns", &theirs]);
+        command
+    });
+    machine.run("ip address add 10.7.0.1/24 dev eth1; ip link set eth1 up");
+    device.run(at, "ip address add 10.7.0.2/24 dev eth0");
+    device.run(at, "ip link set eth0 up");
+    let _pass = device.accept_xdp(at, "eth0");
+    first_fleet(&machine);
+    is_confined(&machine, "linewarden-controller", 0);
+    is_confined(&machine, "linewarden-gateway", OF_THE_GATEWAY);
+
+    // Without any of what it started with, another configuration comes into force, devices come in for the first time and go on.
+    machine.run("sed -i 's/^gate = .*/&\\nlease_s = 2/' /etc/linewarden/gateway.toml");
+    machine.systemctl("reload linewarden-gateway");
+    machine.run(
+        r#"exec bash -c 'exec 3< <(exec tail -n +1 -F /var/log/linewarden/gateway.jsonl); timeout 60 grep -q -m 1 \"reloaded\" <&3; s=$?; kill $!; exit $s'"#,
+    );
+    machine.run("cp -r /var/lib/linewarden/devices /mnt/devices; chown -R root: /mnt/devices");
+    let agent = device.start(&at.join("devices"), "agent --config 00000000000000d1.toml --json");
+    for _ in 0..3 {
+        agent.event("authenticated");
+    }
+
+    upgrade(&machine, &agent);
+    drop(agent);
+    remove(&machine);
+}
+
+fn upgrade(machine: &Machine, agent: &Process) {
+    machine.run("echo '# ours' >>/etc/logrotate.d/linewarden");
+    let kept = "sha256sum /etc/linewarden/* /etc/logrotate.d/linewarden /var/lib/linewarden/master.key";
+    let before = (machine.run(kept), machine.main_pid("linewarden-gateway"));
+    machine.run("dpkg --install /mnt/linewarden_0.1.0-1_*.deb");
+    assert_eq!(machine.run(kept), before.0);
+    for unit in ["linewarden-controller", "linewarden-gateway"] {
+        machine.systemctl(&format!("is-active {unit}"));
+    }
+    assert_ne!(machine.main_pid("linewarden-gateway"), before.1);
+    is_confined(machine, "linewarden-gateway", OF_THE_GATEWAY);
+    for _ in 0..2 {
+        agent.event("authenticated");
+    }
+    let state = machine.try_run("systemctl is-active linewarden-agent");
+    assert_eq!(state.stdout, b"inactive\n");
+}
+
+fn remove(machine: &Machine) {
+    assert!(machine.run("ip link show eth1").contains("xdp"));
+    machine.run("dpkg --remove linewarden");
+    // Nothing runs, no gate is shut, and what is the administrator's is there.
+    assert!(!machine.run("ip link show eth1").contains("xdp"));
+    let running =
+        machine.try_run("systemctl list-units --no-legend --state active 'linewarden-*' 'run-linewarden*'");
+    assert_eq!(String::from_utf8(running.stdout).unwrap(), "");
+    machine.run("test ! -e /usr/bin/linewarden && test -e /etc/linewarden/gateway.toml && test -e /var/lib/linewarden/master.key");
+    machine.run("dpkg --purge linewarden");
+    // The test's own drop-in, and what dpkg writes of everybody.
+    let left = machine.run(
+        "find /etc /usr /var /run -path /etc/systemd/system/linewarden-.service.d -prune -o -cnewer /mnt/ready -name '*linewarden*' -print",
+    );
+    assert_eq!(left, "");
+    assert!(
+        !machine
+            .try_run("getent passwd linewarden || getent group linewarden")
+            .status
+            .success()
+    );
+}
+
+/// A gateway that root has started by hand, in a namespace whose loopback interface is the devices' side.
+fn started_by_root(namespace: &Namespace, at: &Path, section: &str) -> Process {
+    let text = format!(
+        "[gateway]\nid = 3\naddresses = [\"127.0.0.1\"]\nslots = 100\nlease_s = 2\n{section}\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"audit.jsonl\"\n"
+    );
+    std::fs::write(at.join("gateway.toml"), text).unwrap();
+    let gateway = namespace.start(at, "serve --config gateway.toml --json --every 1");
+    gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+    gateway
+}
+
+/// Whose files they are does not matter to root.
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_NET_ADMIN: u64 = 1 << 12;
+
+#[test]
+fn a_gateway_gives_up_what_it_needed_to_start() {
+    if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
+        return println!("SKIPPED: {missing}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let namespace = Namespace::new().unwrap();
+    run(linewarden(
+        at,
+        "registry create --registry fleet.registry --key-file master.key",
+    ));
+    let xdp = "dataplane = \"xdp\"\ninterfaces = [\"lo\"]";
+    let open = "gate = \"open\"\nwhen_gone = \"open\"";
+    let sealed = "gate = \"sealed\"\nwhen_gone = \"open\"";
+    for (section, kept) in [
+        ("dataplane = \"host\"", CAP_DAC_OVERRIDE),
+        (xdp, CAP_DAC_OVERRIDE),
+        (&format!("{xdp}\n{open}"), CAP_DAC_OVERRIDE),
+        // It is to take its filter off.
+        (&format!("{xdp}\n{sealed}"), CAP_DAC_OVERRIDE | CAP_NET_ADMIN),
+    ] {
+        let gateway = started_by_root(&namespace, at, section);
+        let mut status = String::new();
+        for thread in std::fs::read_dir(format!("/proc/{}/task", gateway.id())).unwrap() {
+            let thread = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            // Those that read packets of the host data plane have nothing at all.
+            let is_packets = thread.starts_with("Name:\tlw-host");
+            let expected = if is_packets { 0 } else { kept };
+            for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+                assert_eq!(sets(&thread, set), [expected], "{section}: {set} {thread}");
+            }
+            status.push_str(&thread);
+        }
+        all_are(&status, "CapInh:", 0);
+        gateway.signal(Signal::SIGHUP);
+        gateway.event("reloaded");
+        let told = gateway.terminate();
+        assert_eq!(told.last().unwrap()["settled"], true, "{section}");
+        let left = namespace.run(at, "ip link show lo") + &namespace.run(at, "tc filter show dev lo egress");
+        assert!(
+            !left.contains("xdp") && !left.contains("linewarden"),
+            "{section}: {left}"
+        );
+    }
+}

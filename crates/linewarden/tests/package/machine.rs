@@ -1,0 +1,174 @@
+//! A machine of a test's own, with a systemd of its own.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use linewarden_lab::netns::NetNs;
+
+use crate::support::{PATIENCE, Running, run};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/package/machine.sh");
+
+/// Gone when dropped, with everything in it.
+pub struct Machine {
+    _unshare: Running,
+    /// Of its systemd, seen from here.
+    pid: u32,
+    directory: PathBuf,
+    /// Gone after all that is in it.
+    _cgroup: Cgroup,
+}
+
+/// A group of processes of the machine's own, so that nothing of it is left.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let root = mounts.find(|words| words.get(2) == Some(&"cgroup2"))?;
+        let path = Path::new(root[1]).join(format!("linewarden-package-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Deepest first; the last processes may be about to end.
+        let until = std::time::Instant::now() + PATIENCE;
+        while self.0.exists() && std::time::Instant::now() < until {
+            let _ = Command::new("find")
+                .arg(&self.0)
+                .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"])
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+impl Machine {
+    /// `Err`: why there can be none here. `directory` is its `/mnt`.
+    pub fn start(directory: &Path) -> Result<Self, String> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err("not root".to_owned());
+        }
+        let programs = [
+            "/usr/bin/dpkg-deb",
+            "/usr/bin/dpkg-shlibdeps",
+            "/lib/systemd/systemd",
+            "/usr/sbin/adduser",
+        ];
+        if let Some(missing) = programs.iter().find(|program| !Path::new(program).exists()) {
+            return Err(format!("no {missing}"));
+        }
+        let cgroup = Cgroup::new().ok_or("no cgroup2 to write to")?;
+        nix::unistd::mkfifo(&directory.join("ready"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut unshare = Running(boot(directory, &cgroup));
+        // Both ends are opened here, so that a machine that ends before it is ready is seen and not waited for.
+        let mut ready = File::options()
+            .read(true)
+            .write(true)
+            .open(directory.join("ready"))
+            .unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = [0; 6];
+            let read = std::io::Read::read_exact(&mut ready, &mut line);
+            let _ = sender.send(read.is_ok() && line == *b"ready\n");
+        });
+        if receiver.recv_timeout(PATIENCE) != Ok(true) {
+            let _ = unshare.0.kill();
+            let said = std::fs::read_to_string(directory.join("boot")).unwrap_or_default();
+            return Err(format!("no machine of its own could be started: {said}"));
+        }
+        let children = format!("/proc/{0}/task/{0}/children", unshare.0.id());
+        let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        Ok(Self {
+            _unshare: unshare,
+            pid,
+            directory: directory.to_owned(),
+            _cgroup: cgroup,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn network(&self) -> NetNs {
+        NetNs::from_fd(File::open(format!("/proc/{}/ns/net", self.pid)).unwrap().into())
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--target", &self.pid.to_string()])
+            .args(["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"])
+            .arg(format!("--root=/proc/{}/root", self.pid))
+            .args(["--wd=/", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"])
+            .args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"])
+            .args(words);
+        command
+    }
+
+    /// Runs a line of shell, which must end well; what it printed.
+    #[track_caller]
+    pub fn run(&self, line: &str) -> String {
+        run(self.command(["sh", "-ec", line]))
+    }
+
+    /// Runs `linewarden` as the service's user, in its directory.
+    #[track_caller]
+    pub fn linewarden(&self, words: &str) -> String {
+        self.run(&format!(
+            "cd /var/lib/linewarden && runuser -u linewarden -- linewarden {words}"
+        ))
+    }
+
+    pub fn try_run(&self, line: &str) -> Output {
+        self.command(["sh", "-ec", line]).output().unwrap()
+    }
+
+    /// Starts or restarts a unit, which must be active then; else what it said is shown.
+    #[track_caller]
+    pub fn systemctl(&self, words: &str) {
+        let output = self.try_run(&format!("systemctl {words}"));
+        let said = std::fs::read_to_string(self.directory.join("output")).unwrap_or_default();
+        assert!(
+            output.status.success(),
+            "systemctl {words}: {}{said}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    #[track_caller]
+    pub fn main_pid(&self, unit: &str) -> u32 {
+        let shown = self.run(&format!("systemctl show --property MainPID --value {unit}"));
+        shown.trim().parse().unwrap()
+    }
+}
+
+fn boot(directory: &Path, cgroup: &Cgroup) -> Child {
+    let enter = format!(
+        "echo $$ >{}/cgroup.procs; exec unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child {SCRIPT} {}",
+        cgroup.0.display(),
+        directory.display()
+    );
+    let told = || {
+        File::options()
+            .append(true)
+            .create(true)
+            .open(directory.join("boot"))
+            .unwrap()
+    };
+    Command::new("sh")
+        .args(["-ec", &enter])
+        .stdin(Stdio::null())
+        .stdout(told())
+        .stderr(told())
+        .spawn()
+        .unwrap()
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A machine of a test's own: this system's files under a layer that is thrown away, with namespaces, groups of processes and a systemd of its
+# own, which starts nothing by itself. Usage: unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child machine.sh DIRECTORY
+#
+# DIRECTORY, which is the machine's /mnt, holds a FIFO `ready`, to which the machine writes a line when it can be used.
+set -euo pipefail
+shared=$1
+layer=$(mktemp -d -p "$shared")
+mount -t tmpfs layer "$layer"
+mkdir "$layer"/{upper,work,root}
+root=$layer/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$layer/upper,workdir=$layer/work" "$root"
+for at in run tmp; do mount -t tmpfs "$at" "$root/$at"; done
+mount --bind "$shared" "$root/mnt"
+mount -t proc proc "$root/proc"
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+mount -t tmpfs -o mode=755 dev "$root/dev"
+for node in null zero full random urandom tty; do
+    mknod -m 666 "$root/dev/$node" c $((0x$(stat -c %t "/dev/$node"))) $((0x$(stat -c %T "/dev/$node")))
+done
+ln -s pts/ptmx "$root/dev/ptmx"
+ip link set lo up
+# Nothing of the system's own is started: neither what it wants at its start, nor what generators find.
+rm -rf "$root"/{etc,usr/lib}/systemd/system/*.wants "$root"/usr/lib/systemd/system-generators "$root"/{etc,usr/local/lib}/systemd/system-generators
+rm -f "$root/etc/fstab" "$root/usr/sbin/policy-rc.d"
+units=$root/etc/systemd/system
+cat >"$units/machine.target" <<'UNIT'
+[Unit]
+DefaultDependencies=no
+Wants=machine-ready.service
+UNIT
+cat >"$units/machine-ready.service" <<'UNIT'
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'echo ready >/mnt/ready'
+UNIT
+mkdir -p "$units/linewarden-.service.d"
+cat >"$units/linewarden-.service.d/output.conf" <<'UNIT'
+[Service]
+StandardOutput=append:/mnt/output
+StandardError=append:/mnt/output
+UNIT
+# Units have mount namespaces of their own, which a changed root directory alone would not let them make.
+mkdir "$root/before"
+cd "$root"
+pivot_root . before
+umount --lazy /before
+rmdir /before
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=machine.target
