@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use linewarden_link::PeerGateway;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -24,6 +24,9 @@ use crate::peer::Peer;
 
 /// Longest handshake, longest wait for the first question, and longest head of one.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long somebody who is turned away may take to hear it, and how much more they may say.
+const LINGER: Duration = Duration::from_secs(1);
+const UNREAD_PARTS_MAX: usize = 16;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections that have not shown yet who they are.
@@ -109,7 +112,13 @@ async fn connection(
     };
     let handshake = async {
         let _place = handshakes.acquire().await.map_err(io::Error::other)?;
-        TlsAcceptor::from(tls.now()).accept(stream).await
+        match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
+                linger(stream).await;
+                Err(error)
+            }
+        }
     };
     let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake)
         .await
@@ -122,6 +131,23 @@ async fn connection(
         .map(|certificate| certificate.as_ref().to_vec());
     let peer = Peer::new(address, certificate.as_deref());
     http(stream, peer, router, stop, HANDSHAKE_MAX).await
+}
+
+/// Waits until the other side has heard why it was turned away: closed with something unread, the connection would be reset, and the
+/// alert lost on the way.
+async fn linger(mut stream: TcpStream) {
+    let mut unread = [0; 4_096];
+    let hear_out = async {
+        stream.shutdown().await?;
+        for _ in 0..UNREAD_PARTS_MAX {
+            if stream.read(&mut unread).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Who does not listen is not waited for.
+    let _ = tokio::time::timeout(LINGER, hear_out).await;
 }
 
 /// `patience`: for the first question, and for the rest of a head that was begun.
@@ -181,8 +207,6 @@ fn timed_out() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
     use super::*;
 
     /// What a connection hears that says `said` and nothing more, until it is ended.

@@ -10,8 +10,7 @@ use linewarden_controller::{Controller, Policy};
 use linewarden_service::{Service, ServiceOptions};
 use serde::Serialize;
 
-use crate::config_file::ConfigFile;
-use crate::controller_config::ControllerConfig;
+use crate::controller_config::{self, ControllerConfig};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::{Signals, Told};
@@ -61,20 +60,9 @@ enum Line<'a> {
     Stopped,
 }
 
-/// Reads a controller's configuration, its paths made absolute.
-///
-/// # Errors
-/// All mistakes in it.
-pub fn read(path: &std::path::Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
-    let mut file = ConfigFile::<ControllerConfig>::read(path)?;
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    Ok(file)
-}
-
 /// Runs until it is told to stop.
 pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let file = read(&args.config)?;
+    let file = controller_config::read(&args.config)?;
     let config = &file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let output = Output::new(args.json);
