@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::cmd::{
-    agent, appraise, attest, bench, certificate, check, completions, config, controller, demo, device,
-    evidence, manual, puf, registry, serve, signed, switch, user,
+    agent, appraise, attest, audit, bench, certificate, check, completions, config, controller, demo, device,
+    events, evidence, gateway, manual, policy, puf, registry, serve, signed, signer, switch, user,
 };
 use crate::failure::exit_codes;
 
@@ -77,6 +77,37 @@ Examples:
   linewarden user list --config controller.toml"
     )]
     User(user::UserCommand),
+    /// Keep the book of gateways, and see how they stand
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden gateway list --config controller.toml
+  linewarden gateway retire 7 --reason stolen --config controller.toml"
+    )]
+    Gateway(gateway::GatewayCommand),
+    /// Say how groups of devices are asked what they run, and see what came of it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden policy list --config controller.toml
+  linewarden policy results --state silent --config controller.toml"
+    )]
+    Policy(policy::PolicyCommand),
+    /// Keep whose broadcast messages are believed
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden signer list --config controller.toml
+  linewarden signer add truck7/signer.json --name \"truck 7\" --reason new --config controller.toml"
+    )]
+    Signer(signer::SignerCommand),
+    /// Show what has happened, and what happens
+    Events(events::EventsArgs),
+    /// Show who had what done, and why
+    Audit(audit::AuditArgs),
     /// Make certificates for controllers, gateways and users
     #[command(
         subcommand,
@@ -191,6 +222,11 @@ impl Command {
             Self::Agent(args) => args.json,
             Self::Controller(args) => args.json,
             Self::User(command) => command.wants_json(),
+            Self::Gateway(command) => command.wants_json(),
+            Self::Policy(command) => command.wants_json(),
+            Self::Signer(command) => command.wants_json(),
+            Self::Events(args) => args.json,
+            Self::Audit(args) => args.json,
             Self::Certificate(command) => command.wants_json(),
             Self::Check(args) => args.json,
             Self::Device(command) => command.wants_json(),

@@ -4,9 +4,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use linewarden_gateway::config::RegistrySection;
+use linewarden_service::validity_s;
+use linewarden_tls::{ServerTls, first_certificate};
 use serde::Deserialize;
 
-use crate::config_file::{OfRole, Role};
+use crate::cmd::now_s;
+use crate::config_file::{ConfigFile, OfRole, Problem, Role};
+use crate::failure::Failure;
+use crate::{log, registry, secret_file, tls};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -115,4 +120,143 @@ impl ControllerConfig {
             .filter(|path| !path.as_os_str().is_empty());
         named.for_each(|path| *path = directory.join(&*path));
     }
+}
+
+/// Reads a controller's configuration, its paths made absolute.
+///
+/// # Errors
+/// All mistakes in it.
+pub fn read(path: &Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
+    let text = crate::config_file::read_text(path)?;
+    crate::config_file::refuse_other_role::<ControllerConfig>(path, &text)?;
+    match parse(path, text) {
+        (Some(file), problems) if problems.is_empty() => Ok(file),
+        (_, problems) => Err(Failure::all(&problems)),
+    }
+}
+
+/// Likewise from its text: what is right in it, and all that is not.
+pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>, Vec<Problem>) {
+    let mut parsed = ConfigFile::<ControllerConfig>::parse(path, text);
+    let mut problems = std::mem::take(&mut parsed.problems);
+    let Some(mut file) = parsed.file.take() else {
+        return (None, problems);
+    };
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    let wrong = file.value.mistakes();
+    let wrong = wrong.iter().filter(|(field, _)| !parsed.lacks(field));
+    problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
+    problems.sort_by_key(Problem::place);
+    (Some(file), problems)
+}
+
+impl ControllerConfig {
+    /// What is wrong with fields beside others, each with its path.
+    fn mistakes(&self) -> Vec<([&'static str; 2], String)> {
+        let mut wrong = Vec::new();
+        for (table, field, path) in [
+            ("tls", "cert", &self.tls.cert),
+            ("tls", "key", &self.tls.key),
+            ("tls", "ca", &self.tls.ca),
+        ] {
+            if path.as_os_str().is_empty() {
+                wrong.push(([table, field], "is empty; name a file".to_owned()));
+            }
+        }
+        let registry = &self.registry;
+        match (&registry.master_key_file, &registry.master_key_env) {
+            (None, None) => wrong.push((
+                ["registry", "master_key_file"],
+                "is missing: name the master key's file, or by master_key_env an environment variable with it".to_owned(),
+            )),
+            (Some(_), Some(_)) => wrong.push((
+                ["registry", "master_key_env"],
+                "stands beside master_key_file; take one of them out".to_owned(),
+            )),
+            _ => {}
+        }
+        for (field, value) in [
+            ("lease_rows", self.rows.lease_rows),
+            ("mark_block", self.rows.mark_block),
+        ] {
+            if value == 0 {
+                wrong.push((
+                    ["rows", field],
+                    "0: devices would get no rows; 1 or more".to_owned(),
+                ));
+            }
+        }
+        if self
+            .service
+            .metrics
+            .is_some_and(|metrics| metrics.port() != 0 && metrics == self.service.listen)
+        {
+            wrong.push((
+                ["service", "metrics"],
+                "is where the API listens already; choose another port".to_owned(),
+            ));
+        }
+        if let Some(level) = &self.log.level
+            && let Err(problem) = log::filter(level)
+        {
+            wrong.push((["log", "level"], problem));
+        }
+        wrong
+    }
+}
+
+/// What this machine lacks; nothing is changed.
+pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
+    let config = &file.value;
+    let place = |field: [&str; 2], failure: &Failure| {
+        file.problem(&field, &failure.to_string())
+            .with_code(failure.code())
+    };
+    let mut problems = Vec::new();
+    match tls::certificates(&config.tls.ca) {
+        Err(failure) => problems.push(place(["tls", "ca"], &failure)),
+        Ok(ca) => match tls::identity(&config.tls.cert, &config.tls.key) {
+            Err(failure) => {
+                // What is wrong begins with the file's name.
+                let of_key = failure
+                    .to_string()
+                    .starts_with(&config.tls.key.display().to_string());
+                let field = if of_key { "key" } else { "cert" };
+                problems.push(place(["tls", field], &failure));
+            }
+            Ok(identity) => {
+                problems.extend(outlived(file));
+                if let Err(error) = ServerTls::new(identity, Some(&ca)) {
+                    problems.push(place(["tls", "ca"], &tls::in_file(&config.tls.ca, &error)));
+                }
+            }
+        },
+    }
+    if let Some(path) = &config.attest.signing_key
+        && let Err(failure) = secret_file::signer(path)
+    {
+        problems.push(place(["attest", "signing_key"], &failure));
+    }
+    if let Err((field, failure)) = registry::examine(&config.registry).await {
+        problems.push(place(["registry", field], &failure));
+    }
+    problems.sort_by_key(Problem::place);
+    problems
+}
+
+/// A certificate that nobody takes any more, or yet.
+fn outlived(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
+    let path = &file.value.tls.cert;
+    let first = first_certificate(&tls::certificates(path).ok()?).ok()?;
+    let (from_s, until_s) = validity_s(&first)?;
+    let now_s = i64::try_from(now_s().ok()?).ok()?;
+    let why = match (now_s < from_s, now_s > until_s) {
+        (true, _) => "is not valid yet; see whether the clock is right",
+        (_, true) => {
+            "has expired: nobody connects; make another one with `linewarden certificate controller`"
+        }
+        _ => return None,
+    };
+    Some(file.problem(&["tls", "cert"], &format!("{}: {why}", path.display())))
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use linewarden_agent::AgentError;
+use linewarden_client::ClientError;
 use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::{DeskError, GatewayError};
 use linewarden_registry::RegistryError;
@@ -20,7 +21,7 @@ Exit codes:
   0  done
   1  failed
   2  wrong use; a configuration or input file with a mistake; something that was named and is not there
-  3  a privilege is missing
+  3  a privilege is missing; a controller knows no such user, or does not let this one
   4  refused for safety: a key file that others can read, a PUF that gives less than 128 bits or fails its health test
   5  no session in the time given (agent --timeout)"
     };
@@ -154,6 +155,26 @@ impl From<RegistryError> for Failure {
             | RegistryError::UnknownGroup { .. }
             | RegistryError::InvalidGroup { .. }
             | RegistryError::InvalidRecord { .. } => 2,
+            _ => 1,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Refused {
+                status: 401 | 403, ..
+            }
+            | ClientError::NotTaken { .. } => 3,
+            ClientError::Refused {
+                status: 400 | 404 | 413 | 415 | 422,
+                ..
+            }
+            | ClientError::Address { .. }
+            | ClientError::Tls(_)
+            | ClientError::Header(_) => 2,
             _ => 1,
         };
         Self::new(code, error)

@@ -19,11 +19,10 @@ use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_link::{Client, ClientOptions};
-use linewarden_registry::{MasterKey, Registry};
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
-use crate::{cmd, evidence_key, log, secret_file, tls};
+use crate::{cmd, evidence_key, log, registry, secret_file, tls};
 
 /// The oldest kernel that the eBPF program is meant for.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -507,20 +506,11 @@ async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(section) = &file.value.registry else {
         return Vec::new();
     };
-    let (field, key) = match (&section.master_key_file, &section.master_key_env) {
-        (Some(path), _) => ("master_key_file", MasterKey::from_file(path)),
-        (None, Some(variable)) => ("master_key_env", MasterKey::from_env(variable)),
-        (None, None) => return Vec::new(),
-    };
-    let problem = |field: &str, failure: Failure| {
-        file.problem(&["registry", field], &failure.to_string())
-            .with_code(failure.code())
-    };
-    match key {
-        Err(error) => vec![problem(field, error.into())],
-        Ok(key) => match Registry::examine(&section.path, &key).await {
-            Err(error) => vec![problem("path", error.into())],
-            Ok(()) => Vec::new(),
-        },
+    match registry::examine(section).await {
+        Ok(()) => Vec::new(),
+        Err((field, failure)) => {
+            let problem = file.problem(&["registry", field], &failure.to_string());
+            vec![problem.with_code(failure.code())]
+        }
     }
 }

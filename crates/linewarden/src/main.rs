@@ -16,6 +16,7 @@ mod results;
 mod secret_file;
 mod service_manager;
 mod signals;
+mod site;
 mod tls;
 
 use std::process::ExitCode;

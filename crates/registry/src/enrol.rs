@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 
-use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status};
+use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::place::Place;
@@ -58,12 +58,45 @@ pub struct Progress {
 }
 
 /// A device with the state that an import carries over and an enrolment starts afresh.
-pub(crate) struct NewDevice {
-    pub(crate) record: DeviceRecord,
-    pub(crate) idx_floor: RowIndex,
-    pub(crate) epoch: u32,
-    pub(crate) status: Status,
-    pub(crate) quarantine: Option<Quarantine>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDevice {
+    /// The device.
+    pub record: DeviceRecord,
+    /// The mark: no row below it is handed out any more.
+    pub idx_floor: RowIndex,
+    /// How often its credentials have been replaced.
+    pub epoch: u32,
+    /// Active, or revoked for good.
+    pub status: Status,
+    /// Why it is shut out for the time being, if it is.
+    pub quarantine: Option<Quarantine>,
+}
+
+impl NewDevice {
+    /// Refuses what must never be stored.
+    fn validate(&self) -> Result<()> {
+        self.record.validate()?;
+        let revoked = match &self.status {
+            Status::Active => None,
+            Status::Revoked { at_s, reason } => Some(("revoked_reason", *at_s, reason)),
+        };
+        let quarantined = self
+            .quarantine
+            .as_ref()
+            .map(|quarantine| ("quarantined_reason", quarantine.at_s, &quarantine.reason));
+        for (field, at_s, reason) in revoked.into_iter().chain(quarantined) {
+            let invalid = |problem| RegistryError::InvalidRecord {
+                device: self.record.device,
+                field,
+                problem,
+            };
+            check_text(reason, TEXT_BYTES_MAX, true).map_err(invalid)?;
+            if i64::try_from(at_s).is_err() {
+                return Err(invalid("its time is not one in seconds since 1970".to_owned()));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl From<DeviceRecord> for NewDevice {
@@ -96,6 +129,14 @@ impl Registry {
     pub async fn enrol_chunk(&self, records: Vec<DeviceRecord>, on_conflict: OnConflict) -> Result<()> {
         let devices: Vec<NewDevice> = records.into_iter().map(NewDevice::from).collect();
         self.store_chunk(&devices, on_conflict).await
+    }
+
+    /// As [`Registry::enrol_chunk`], with what the devices have been through elsewhere.
+    ///
+    /// # Errors
+    /// As [`Registry::enrol_chunk`].
+    pub async fn import_chunk(&self, devices: &[NewDevice], on_conflict: OnConflict) -> Result<()> {
+        self.store_chunk(devices, on_conflict).await
     }
 
     /// Enrols many devices, a transaction per chunk, and returns how many were stored.
@@ -151,8 +192,9 @@ impl Registry {
 
     async fn store_chunk(&self, devices: &[NewDevice], on_conflict: OnConflict) -> Result<()> {
         let mut seen = HashSet::with_capacity(devices.len());
-        for NewDevice { record, .. } in devices {
-            record.validate()?;
+        for device in devices {
+            device.validate()?;
+            let record = &device.record;
             if !seen.insert(record.device) {
                 return Err(RegistryError::RepeatedDevice {
                     device: record.device,

@@ -183,6 +183,20 @@ pub enum RegistryError {
         /// What was found.
         detail: String,
     },
+    /// The server does not let the registry's role do what it has to.
+    #[error(
+        "the registry's database does not let this role read or write it ({detail}); give the role of the registry's address all rights in its schema"
+    )]
+    NotPermitted {
+        /// What the server said.
+        detail: String,
+    },
+    /// The database is damaged, or lacks what makes it a registry.
+    #[error("the registry's database is damaged ({detail}); see the server's log, and restore a backup")]
+    DamagedDatabase {
+        /// What the server said.
+        detail: String,
+    },
     /// Reading or writing failed below the database.
     #[error("cannot {action}: {source}")]
     Io {
@@ -531,10 +545,10 @@ impl From<sqlx::Error> for RegistryError {
             return match known {
                 Postgres::Locked => Self::Locked,
                 Postgres::DiskFull => Self::DiskFull,
-                Postgres::NotWritable => Self::NotWritable {
+                Postgres::NotPermitted => Self::NotPermitted {
                     detail: error.to_string(),
                 },
-                Postgres::Damaged => Self::Damaged {
+                Postgres::Damaged => Self::DamagedDatabase {
                     detail: error.to_string(),
                 },
                 Postgres::Unreachable => Self::Unreachable(error),
@@ -565,7 +579,7 @@ impl From<sqlx::Error> for RegistryError {
 enum Postgres {
     Locked,
     DiskFull,
-    NotWritable,
+    NotPermitted,
     Damaged,
     Unreachable,
 }
@@ -585,7 +599,7 @@ fn of_postgres(error: &sqlx::Error) -> Option<Postgres> {
                 // disk_full
                 "53100" => Some(Postgres::DiskFull),
                 // read_only_sql_transaction, insufficient_privilege
-                "25006" | "42501" => Some(Postgres::NotWritable),
+                "25006" | "42501" => Some(Postgres::NotPermitted),
                 // data_corrupted, index_corrupted, undefined_table, undefined_column
                 "XX001" | "XX002" | "42P01" | "42703" => Some(Postgres::Damaged),
                 // Connection exceptions, refused logins, too many connections, a server that is shutting down or starting.

@@ -54,32 +54,8 @@ impl Registry {
         on_conflict: OnConflict,
     ) -> Result<u64> {
         let mut import = Import::begin(path, file, key)?;
-        let mut lines: HashMap<DeviceId, Line> = HashMap::new();
         let mut problems = Problems::default();
-        loop {
-            match import.read_device() {
-                Ok(None) => break,
-                Ok(Some(device)) => match lines.entry(device.record.device) {
-                    Entry::Vacant(place) => drop(place.insert(Line {
-                        number: import.line,
-                        is_active: device.status.is_active(),
-                    })),
-                    Entry::Occupied(earlier) => {
-                        let (device, earlier) = (earlier.key(), earlier.get().number);
-                        problems.add(
-                            import.line,
-                            format!("field device_id: {device} is on line {earlier} already"),
-                        );
-                    }
-                },
-                Err(wrong) => {
-                    problems.add(import.line, wrong.problem);
-                    if wrong.is_last {
-                        break;
-                    }
-                }
-            }
-        }
+        let lines = import.read_all(&mut problems);
         self.check_conflicts(lines, on_conflict, &mut problems).await?;
         match problems.into_error(path) {
             Some(error) => Err(error),
@@ -120,6 +96,54 @@ impl Registry {
 const REVOKED: &str = "the device is revoked in this registry, and stays so; take the line out";
 const ENROLLED_ALREADY: &str =
     "the device is enrolled already; take the line out, or have its credentials replaced (`--replace`)";
+
+/// An export file whose every line was found to be right, for who stores it elsewhere than in a registry at hand.
+#[derive(Debug)]
+pub struct ExportFile {
+    path: PathBuf,
+    file: File,
+    devices: u64,
+}
+
+impl ExportFile {
+    /// Reads the whole file: every line opens with `key`, and no device occurs twice.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or [`RegistryError::ImportLines`] with all its mistakes.
+    pub fn check(path: impl AsRef<Path>, key: &ExportKey) -> Result<Self> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(RegistryError::io(format!("open {}", path.display())))?;
+        let mut import = Import::begin(path, &file, key)?;
+        let mut problems = Problems::default();
+        import.read_all(&mut problems);
+        let devices = import.devices;
+        match problems.into_error(path) {
+            Some(error) => Err(error),
+            None => Ok(Self {
+                path: path.to_owned(),
+                file,
+                devices,
+            }),
+        }
+    }
+
+    /// How many devices are in it.
+    #[must_use]
+    pub fn devices(&self) -> u64 {
+        self.devices
+    }
+
+    /// Reads it once more, device by device.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that has changed since.
+    pub fn read(&mut self, key: &ExportKey) -> Result<impl Iterator<Item = Result<NewDevice>> + use<'_>> {
+        self.file
+            .rewind()
+            .map_err(RegistryError::io(format!("read {}", self.path.display())))?;
+        Import::begin(&self.path, &self.file, key)
+    }
+}
 
 /// Where a device stands in the file, and how.
 struct Line {
@@ -212,6 +236,35 @@ impl<'file> Import<'file> {
             devices: header.devices,
             finished: false,
         })
+    }
+
+    /// All lines, and what is wrong with which; no device occurs twice.
+    fn read_all(&mut self, problems: &mut Problems) -> HashMap<DeviceId, Line> {
+        let mut lines: HashMap<DeviceId, Line> = HashMap::new();
+        loop {
+            match self.read_device() {
+                Ok(None) => return lines,
+                Ok(Some(device)) => match lines.entry(device.record.device) {
+                    Entry::Vacant(place) => drop(place.insert(Line {
+                        number: self.line,
+                        is_active: device.status.is_active(),
+                    })),
+                    Entry::Occupied(earlier) => {
+                        let (device, earlier) = (earlier.key(), earlier.get().number);
+                        problems.add(
+                            self.line,
+                            format!("field device_id: {device} is on line {earlier} already"),
+                        );
+                    }
+                },
+                Err(wrong) => {
+                    problems.add(self.line, wrong.problem);
+                    if wrong.is_last {
+                        return lines;
+                    }
+                }
+            }
+        }
     }
 
     fn problem(&self, problem: String) -> RegistryError {

@@ -1,31 +1,34 @@
 //! Why a question is not answered, as a status and one form of JSON.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use linewarden_registry::RegistryError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The body of every answer that is none.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ErrorBody {
-    error: ErrorDetail,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// What is wrong.
+    pub error: ErrorDetail,
 }
 
 /// What is wrong.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ErrorDetail {
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ErrorDetail {
     /// For programs.
-    code: &'static str,
+    pub code: Cow<'static, str>,
     /// For people.
-    message: String,
+    pub message: String,
     /// The field that is at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    pub field: Option<String>,
     /// How many records of what was sent were stored before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    stored: Option<u64>,
+    pub stored: Option<u64>,
 }
 
 /// Why a question is not answered.
@@ -43,7 +46,7 @@ impl ApiError {
         Self {
             status,
             detail: ErrorDetail {
-                code,
+                code: code.into(),
                 message: message.into(),
                 field: None,
                 stored: None,
@@ -66,6 +69,45 @@ impl ApiError {
 
     pub(crate) fn not_found(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what}"))
+    }
+
+    /// What axum could not read of a question.
+    pub(crate) fn unread(status: StatusCode, message: String) -> Self {
+        let code = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
+            StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+            _ => "bad_request",
+        };
+        Self::new(status, code, message)
+    }
+
+    /// Of a path that this version does not have; another one may.
+    pub(crate) fn unknown_path() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "unknown_path",
+            "there is no such path; see /openapi.json",
+        )
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "this path takes other methods; see the header Allow, and /openapi.json",
+        )
+    }
+
+    /// The same is being done for somebody who has asked before.
+    pub(crate) fn under_way() -> Self {
+        let mut error = Self::new(
+            StatusCode::CONFLICT,
+            "under_way",
+            "this is being done; ask again for what came of it",
+        );
+        error.retry_after_s = Some(1);
+        error
     }
 
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
@@ -123,14 +165,21 @@ impl From<RegistryError> for ApiError {
             | RegistryError::RepeatedDevice { .. }
             | RegistryError::Revoked { .. }
             | RegistryError::Quarantined { .. }
-            | RegistryError::GroupInUse { .. } => Self::conflict(message),
+            | RegistryError::GroupInUse { .. }
+            | RegistryError::RetiredGateway { .. } => Self::conflict(message),
+            // It can be revoked all the same, which whoever asks has to know.
+            RegistryError::DamagedRecord { .. } => {
+                tracing::error!(error = message, "a device's record is damaged");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged_record", message)
+            }
             RegistryError::InvalidRecord { field, .. }
             | RegistryError::InvalidEntry { field, .. }
             | RegistryError::InvalidGroup { field, .. } => Self::invalid(field, message),
             RegistryError::Unreachable(_)
             | RegistryError::Locked
             | RegistryError::DiskFull
-            | RegistryError::NotWritable { .. } => {
+            | RegistryError::NotWritable { .. }
+            | RegistryError::NotPermitted { .. } => {
                 tracing::warn!(error = message, "the registry cannot be asked");
                 Self::unavailable(message)
             }

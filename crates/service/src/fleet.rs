@@ -109,17 +109,7 @@ impl Fleet {
 
     /// Reads what other controllers have noted.
     pub(crate) async fn read(&self, registry: &Registry) -> Result<(), linewarden_registry::RegistryError> {
-        let states = registry.gateway_states().await?;
-        let heard = states.into_iter().filter_map(|state| {
-            let standing = serde_json::from_str(&state.body).ok()?;
-            let heard = Heard {
-                at_ms: state.at_ms,
-                controller: state.controller,
-                standing,
-            };
-            Some((state.gateway, heard))
-        });
-        *lock(&self.others) = heard.collect();
+        *lock(&self.others) = noted(registry).await?.into_iter().collect();
         Ok(())
     }
 
@@ -161,6 +151,23 @@ impl Fleet {
             tracing::warn!("what a gateway said was not noted: the registry does not keep up");
         }
     }
+}
+
+/// How gateways stand, as controllers have noted it.
+pub(crate) async fn noted(
+    registry: &Registry,
+) -> Result<Vec<(GatewayId, Heard)>, linewarden_registry::RegistryError> {
+    let states = registry.gateway_states().await?;
+    let heard = states.into_iter().filter_map(|state| {
+        let standing = serde_json::from_str(&state.body).ok()?;
+        let heard = Heard {
+            at_ms: state.at_ms,
+            controller: state.controller,
+            standing,
+        };
+        Some((state.gateway, heard))
+    });
+    Ok(heard.collect())
 }
 
 /// JSON has no others.

@@ -65,9 +65,7 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
         Answered::New => {}
         Answered::Again(kept) => return Ok(again(kept)),
         Answered::UnderWay => {
-            return Err(ApiError::conflict(
-                "this is being done; ask again for what came of it",
-            ));
+            return Err(ApiError::under_way());
         }
         Answered::Another => {
             return Err(ApiError::conflict(

@@ -15,6 +15,7 @@ mod auth;
 mod clock;
 mod dashboard;
 mod error;
+mod extract;
 mod fleet;
 mod health;
 mod idempotency;
@@ -26,6 +27,6 @@ mod service;
 mod state;
 mod stream;
 
-pub use api::openapi;
-pub use peer::{user_of, user_uri};
+pub use api::{openapi, wire};
+pub use peer::{user_of, user_uri, validity_s};
 pub use service::{Service, ServiceError, ServiceOptions};

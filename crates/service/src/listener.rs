@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use linewarden_link::PeerGateway;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -32,6 +32,9 @@ use crate::peer::Peer;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest time without a question or an answer on the way.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+/// How long somebody who is turned away may take to hear it, and how much more they may say.
+const LINGER: Duration = Duration::from_secs(1);
+const UNREAD_PARTS_MAX: usize = 16;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections at once from one address, which may be that of many behind a translator.
@@ -152,7 +155,13 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
     let mut exchanged = tls.exchanges.subscribe();
     let handshake = async {
         let _place = handshakes.acquire().await.map_err(io::Error::other)?;
-        TlsAcceptor::from(tls.now()).accept(stream).await
+        match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
+                linger(stream).await;
+                Err(error)
+            }
+        }
     };
     let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake)
         .await
@@ -210,6 +219,23 @@ const PATIENCE: Patience = Patience {
     idle: IDLE_MAX,
     grace: GRACE,
 };
+
+/// Waits until the other side has heard why it was turned away: closed with something unread, the connection would be reset, and the
+/// alert lost on the way.
+async fn linger(mut stream: TcpStream) {
+    let mut unread = [0; 4_096];
+    let hear_out = async {
+        stream.shutdown().await?;
+        for _ in 0..UNREAD_PARTS_MAX {
+            if stream.read(&mut unread).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Who does not listen is not waited for.
+    let _ = tokio::time::timeout(LINGER, hear_out).await;
+}
 
 /// Speaks with the other end until one of both has enough, or `outdated` ends.
 async fn http<T>(
@@ -271,7 +297,6 @@ fn timed_out() -> io::Error {
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 

@@ -46,6 +46,14 @@ pub fn user_uri(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
+/// From when until when a certificate (DER) is good, seconds since 1970-01-01 UTC.
+#[must_use]
+pub fn validity_s(certificate: &[u8]) -> Option<(i64, i64)> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    let validity = certificate.validity();
+    Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
+}
+
 /// The user that a certificate (DER) names; `None` if it names none, or more than one.
 #[must_use]
 pub fn user_of(certificate: &[u8]) -> Option<String> {

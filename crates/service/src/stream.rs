@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linewarden_registry::{Entry, Registry};
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
+use utoipa::ToSchema;
 
 /// Events that wait for a slow listener; then it is told to catch up by itself.
 const BACKLOG: usize = 4_096;
@@ -37,18 +38,53 @@ pub(crate) fn event_of(entry: &Entry) -> Event {
     }
 }
 
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Happening {
+    /// Its number in the journal.
+    pub id: u64,
+    /// When, milliseconds since 1970-01-01 UTC.
+    pub at_ms: u64,
+    /// Of which kind: `revoked`, `enrolled`, ..
+    pub kind: String,
+    /// At which gateway.
+    pub gateway: Option<u32>,
+    /// To which device.
+    pub device: Option<String>,
+    /// What.
+    pub detail: String,
+    /// Who had it done, if anybody.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Happening {
+    /// Of an entry that is told: what was refused is for the audit only, and what somebody else has written for nobody.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Option<Self> {
+        is_told(entry).then(|| Self::from(entry))
+    }
+}
+
+impl From<&Entry> for Happening {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            id: entry.number,
+            at_ms: entry.at_ms,
+            kind: entry.note.kind.clone(),
+            gateway: entry.note.gateway.map(|gateway| gateway.0),
+            device: entry.note.device.map(|device| device.to_string()),
+            detail: entry.note.detail.clone(),
+            by: entry.actor.as_ref().map(|actor| actor.name.clone()),
+            reason: entry.reason.clone(),
+        }
+    }
+}
+
 /// An entry as JSON.
 pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
-    json!({
-        "id": entry.number,
-        "at_ms": entry.at_ms,
-        "kind": entry.note.kind,
-        "gateway": entry.note.gateway.map(|gateway| gateway.0),
-        "device": entry.note.device.map(|device| device.to_string()),
-        "detail": entry.note.detail,
-        "by": entry.actor.as_ref().map(|actor| actor.name.as_str()),
-        "reason": entry.reason,
-    })
+    serde_json::to_value(Happening::from(entry)).unwrap_or_default()
 }
 
 /// To all listeners of this controller.

@@ -262,6 +262,11 @@ fn provider() -> Arc<CryptoProvider> {
     CryptoProvider::get_default().map_or_else(|| Arc::new(aws_lc_rs::default_provider()), Arc::clone)
 }
 
+/// Chooses the cryptography of the process, for who makes its own connections.
+pub fn install_provider() {
+    provider();
+}
+
 fn certificates(part: Part, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()

@@ -7,7 +7,7 @@ use linewarden_agent::{AgentConfig, FieldError};
 use serde::Serialize;
 
 use crate::config_file::{ConfigFile, Problem, Role, read_text, role_of};
-use crate::controller_config::ControllerConfig;
+use crate::controller_config;
 use crate::failure::Failure;
 use crate::gateway_config;
 use crate::output::{Output, printable, tell};
@@ -16,17 +16,18 @@ use crate::registry::block_on;
 /// What to check.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's or an \
-agent's is seen from it. \
+Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's, an \
+agent's or a controller's is seen from it. \
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
 looked at; for an agent's the helper data, what its PUF names, the interface, and for [attest] the key's file, the event \
 log and that the TPM's device file can be opened; whether the TPM works, and whether the log explains its PCRs, is found \
-out by `attest measure`. Warnings change nothing of the exit \
+out by `attest measure`; for a controller's its certificate, keys and CA, and the registry. Warnings change nothing of the exit \
 code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:
   linewarden check gateway.toml
   linewarden check --machine gateway.toml
+  linewarden check --machine controller.toml
   linewarden check --json 00000000000000d1.toml")]
 pub struct CheckArgs {
     /// The configuration
@@ -59,7 +60,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let text = read_text(&args.file)?;
     let problems = match role_of(&text) {
         Some(Role::Agent) => check_agent(args, text),
-        Some(Role::Controller) => ConfigFile::<ControllerConfig>::parse(&args.file, text).problems,
+        Some(Role::Controller) => check_controller(args, text)?,
         Some(Role::Gateway) | None => check_gateway(args, text)?,
     };
     let mut warnings = 0;
@@ -79,6 +80,14 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     output.object(&Told::Checked { warnings })?;
     output.line(format_args!("{}: in order", args.file.display()))
+}
+
+fn check_controller(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
+    let (file, mut problems) = controller_config::parse(&args.file, text);
+    if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
+        problems = block_on(async { Ok(controller_config::examine(&file).await) })?;
+    }
+    Ok(problems)
 }
 
 fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {

@@ -8,11 +8,10 @@ use clap::Args;
 use linewarden_controller::attest::Signer;
 use linewarden_controller::{Controller, Policy};
 use linewarden_service::{Service, ServiceOptions};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
-use crate::config_file::ConfigFile;
-use crate::controller_config::ControllerConfig;
+use crate::controller_config::{self, ControllerConfig};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::{Signals, Told};
@@ -62,20 +61,9 @@ enum Line<'a> {
     Stopped,
 }
 
-/// Reads a controller's configuration, its paths made absolute.
-///
-/// # Errors
-/// All mistakes in it.
-pub fn read(path: &std::path::Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
-    let mut file = ConfigFile::<ControllerConfig>::read(path)?;
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    Ok(file)
-}
-
 /// Runs until it is told to stop.
 pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let file = read(&args.config)?;
+    let file = controller_config::read(&args.config)?;
     let config = &file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let output = Output::new(args.json);
@@ -150,12 +138,9 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
 
 /// As many descriptors as this process may have: each connection is one.
 fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod appraise;
 pub mod attest;
+pub mod audit;
 pub mod bench;
 pub mod certificate;
 pub mod check;
@@ -11,12 +12,16 @@ pub mod config;
 pub mod controller;
 pub mod demo;
 pub mod device;
+pub mod events;
 pub mod evidence;
 pub mod manual;
+pub mod gateway;
+pub mod policy;
 pub mod puf;
 pub mod registry;
 pub mod serve;
 pub mod signed;
+pub mod signer;
 pub mod switch;
 pub mod user;
 
@@ -54,6 +59,11 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Switch(command) => switch::run(&command),
         Command::Signed(command) => signed::run(&command),
         Command::User(command) => user::run(&command),
+        Command::Gateway(command) => gateway::run(&command),
+        Command::Policy(command) => policy::run(&command),
+        Command::Signer(command) => signer::run(&command),
+        Command::Events(args) => events::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Certificate(command) => certificate::run(&command),
         Command::Config(command) => config::run(&command, Output::new(false)),
         Command::Completions(args) => completions::run(&args, Output::new(false)),

@@ -1,15 +1,13 @@
 //! `linewarden user`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand, ValueEnum};
-use linewarden_registry::{Registry, Role, User};
+use linewarden_service::wire::NewUser;
 
-use super::controller;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::{block_on, open};
+use crate::registry::block_on;
+use crate::site::{ReasonArgs, SiteArgs};
 
 /// What about users.
 #[derive(Subcommand, Debug)]
@@ -28,7 +26,8 @@ Examples:
     /// Show who may use the API
     #[command(after_help = "\
 Examples:
-  linewarden user list --config controller.toml")]
+  linewarden user list --config controller.toml
+  linewarden user list --server https://ctl.example:20560 --token-file ada.token")]
     List(ListArgs),
 }
 
@@ -43,12 +42,12 @@ pub enum RoleArg {
     Admin,
 }
 
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Viewer => Self::Viewer,
-            RoleArg::Operator => Self::Operator,
-            RoleArg::Admin => Self::Admin,
+impl RoleArg {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
         }
     }
 }
@@ -67,9 +66,10 @@ pub struct AddArgs {
     /// Their access ends after so many days
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
-    /// The controller's configuration, whose registry is meant
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    reason: ReasonArgs,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -80,9 +80,10 @@ pub struct AddArgs {
 pub struct RemoveArgs {
     /// Their name
     name: String,
-    /// The controller's configuration, whose registry is meant
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    reason: ReasonArgs,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -91,9 +92,8 @@ pub struct RemoveArgs {
 /// Of whom.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// The controller's configuration, whose registry is meant
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -120,39 +120,24 @@ pub fn run(command: &UserCommand) -> Result<(), Failure> {
     }
 }
 
-/// Runs `what` on the registry of a controller's configuration.
-fn on_registry<T>(
-    config: &std::path::Path,
-    what: impl AsyncFnOnce(&Registry) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let file = controller::read(config)?;
-    block_on(async {
-        let registry = open(&file.value.registry).await?;
-        let done = what(&registry).await;
-        registry.close().await;
-        done
-    })
-}
-
 fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
-    let token = (!args.certificate).then(|| format!("lw_{}", hex::encode(bytes)));
-    let created_at_s = now_s()?;
-    let user = User {
+    let now_s = now_s()?;
+    let until_s = |days: u32| now_s.saturating_add(u64::from(days).saturating_mul(86_400));
+    let new = NewUser {
         name: args.name.clone(),
-        role: args.role.into(),
-        has_token: token.is_some(),
-        created_at_s,
-        expires_at_s: args
-            .days
-            .map(|days| created_at_s.saturating_add(u64::from(days).saturating_mul(86_400))),
+        role: args.role.name().to_owned(),
+        expires_at_s: args.days.map(until_s),
+        certificate: args.certificate,
+        reason: args.reason.reason.clone(),
     };
-    on_registry(&args.config, async |registry| {
-        Ok(registry.add_user(&user, token.as_deref()).await?)
+    let welcome = block_on(async {
+        let site = args.site.open().await?;
+        let welcome = site.add_user(&new).await;
+        site.close().await;
+        welcome
     })?;
-    output.object(&serde_json::json!({ "name": user.name, "token": token }))?;
-    match &token {
+    output.object(&serde_json::json!({ "name": welcome.name, "token": welcome.token }))?;
+    match &welcome.token {
         Some(token) => {
             output.line(token)?;
             crate::output::tell("this token is shown once, and kept nowhere: whoever has it is that user");
@@ -160,14 +145,17 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
         }
         None => output.line(format_args!(
             "{} comes in by a certificate: linewarden certificate user --name {}",
-            user.name, user.name
+            welcome.name, welcome.name
         )),
     }
 }
 
 fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
-    let removed = on_registry(&args.config, async |registry| {
-        Ok(registry.remove_user(&args.name).await?)
+    let removed = block_on(async {
+        let site = args.site.open().await?;
+        let removed = site.remove_user(&args.name, &args.reason.reason).await;
+        site.close().await;
+        removed
     })?;
     if !removed {
         return Err(Failure::input(format!("there is no user {:?}", args.name)));
@@ -177,35 +165,26 @@ fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let users = on_registry(&args.config, async |registry| Ok(registry.users().await?))?;
+    let users = block_on(async {
+        let site = args.site.open().await?;
+        let users = site.users().await;
+        site.close().await;
+        users
+    })?;
     let mut rows = Vec::new();
-    let mut damaged = 0;
-    for user in users {
-        match user {
-            Ok(user) => {
-                let role = match user.role {
-                    Role::Viewer => "viewer",
-                    Role::Operator => "operator",
-                    Role::Admin => "admin",
-                };
-                let way = if user.has_token { "token" } else { "certificate" };
-                output.object(&serde_json::json!({
-                    "name": user.name, "role": role, "by": way, "created_at_s": user.created_at_s,
-                    "expires_at_s": user.expires_at_s,
-                }))?;
-                let until = user
-                    .expires_at_s
-                    .map_or_else(|| "-".to_owned(), |until_s| until_s.to_string());
-                rows.push(vec![user.name, role.to_owned(), way.to_owned(), until]);
-            }
-            Err(error) => {
-                damaged += 1;
-                tracing::error!(%error, "left out");
-            }
-        }
+    for user in users.items {
+        let way = if user.has_token { "token" } else { "certificate" };
+        output.object(&serde_json::json!({
+            "name": user.name, "role": user.role, "by": way, "created_at_s": user.created_at_s,
+            "expires_at_s": user.expires_at_s,
+        }))?;
+        let until = user
+            .expires_at_s
+            .map_or_else(|| "-".to_owned(), |until_s| until_s.to_string());
+        rows.push(vec![user.name, user.role.into_owned(), way.to_owned(), until]);
     }
     output.table(&["name", "role", "by", "until (s)"], &[3], rows)?;
-    match damaged {
+    match users.damaged {
         0 => Ok(()),
         count => Err(Failure::failed(crate::output::counted(count, "damaged record"))),
     }

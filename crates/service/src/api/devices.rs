@@ -1,13 +1,14 @@
 //! Devices: looked for, enrolled, shut out and let in.
 
-use axum::Json;
-use axum::extract::{Path, Query, State};
+use std::borrow::Cow;
+
+use axum::extract::State;
 use axum::http::StatusCode;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, DeviceInfo, DeviceRecord, Filter, JournalFilter, Note, PoolRow, Registry, State as Standing,
-    Status, ids_beginning,
+    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, JournalFilter, Note,
+    OnConflict, PoolRow, Quarantine, Registry, State as Standing, Status, ids_beginning,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,6 +18,7 @@ use super::lists::{List, Part, Reason, device};
 use crate::auth::{Operator, Principal, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path, Query};
 use crate::state::App;
 use crate::stream::body_of;
 
@@ -26,26 +28,38 @@ const REVOKED_AT_ONCE_MAX: usize = 10_000;
 const HISTORY_MAX: u32 = 100;
 
 /// A device.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Device {
-    id: String,
-    name: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Device {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// For people.
+    pub name: String,
     /// pool or key
-    mode: &'static str,
-    suite: u8,
+    pub mode: Cow<'static, str>,
+    /// The one suite it speaks.
+    pub suite: u8,
     /// active, revoked or quarantined
-    status: &'static str,
+    pub status: Cow<'static, str>,
     /// Why it is shut out, if it is.
-    reason: Option<String>,
+    pub reason: Option<String>,
     /// Since when it is shut out.
-    since_s: Option<u64>,
-    enrolled_at_s: u64,
-    rows_total: u32,
+    pub since_s: Option<u64>,
+    /// When it was enrolled, seconds since 1970-01-01 UTC.
+    pub enrolled_at_s: u64,
+    /// First row of its pool; 0 in key mode.
+    pub first_idx: u32,
+    /// Rows in its pool; 0 in key mode.
+    pub rows_total: u32,
+    /// No row below it is handed out any more.
+    pub idx_floor: u32,
     /// Rows that may still be handed out; null in key mode, which never runs out.
-    rows_left: Option<u32>,
-    epoch: u32,
-    revision: u64,
-    puf_profile: String,
+    pub rows_left: Option<u32>,
+    /// How often its credentials were replaced.
+    pub epoch: u32,
+    /// The registry's revision at its last change.
+    pub revision: u64,
+    /// Which PUF and error correction it has.
+    pub puf_profile: String,
 }
 
 impl From<DeviceInfo> for Device {
@@ -64,13 +78,16 @@ impl From<DeviceInfo> for Device {
             mode: match info.mode {
                 Mode::Pool => "pool",
                 Mode::Key => "key",
-            },
+            }
+            .into(),
             suite: info.suite.number(),
-            status,
+            status: status.into(),
             reason,
             since_s,
             enrolled_at_s: info.enrolled_at_s,
+            first_idx: info.first_idx.0,
             rows_total: info.rows_total,
+            idx_floor: info.idx_floor.0,
             rows_left: info.rows_left(),
             epoch: info.epoch,
             revision: info.revision.0,
@@ -80,47 +97,76 @@ impl From<DeviceInfo> for Device {
     }
 }
 
-/// Which devices.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Which {
-    /// Whose names begin like this; then the list is by name.
-    name_prefix: Option<String>,
-    /// Whose ids begin with these hexadecimal digits, 1 to 16, as they are written: with all 16.
-    id_prefix: Option<String>,
-    /// active, revoked or quarantined
-    status: Option<String>,
-    /// pool or key
-    mode: Option<String>,
-    /// How many at most: 1 to 1000; 100 if not given.
-    limit: Option<u32>,
-    /// From the `next` of the part before.
-    after: Option<String>,
+/// As export files and the command line have it.
+impl From<&Device> for DeviceLine {
+    fn from(device: &Device) -> Self {
+        let shut_out = |status: &str| (device.status == status).then_some(());
+        let (revoked, quarantined) = (shut_out("revoked"), shut_out("quarantined"));
+        Self {
+            device_id: device.id.clone(),
+            name: device.name.clone(),
+            mode: device.mode.clone().into_owned(),
+            suite: device.suite,
+            status: device.status.clone().into_owned(),
+            enrolled_at_s: device.enrolled_at_s,
+            revoked_at_s: revoked.and(device.since_s),
+            revoked_reason: revoked.and(device.reason.clone()),
+            quarantined_at_s: quarantined.and(device.since_s),
+            quarantined_reason: quarantined.and(device.reason.clone()),
+            first_idx: device.first_idx,
+            rows_total: device.rows_total,
+            idx_floor: device.idx_floor,
+            epoch: device.epoch,
+            puf_profile: device.puf_profile.clone(),
+            sealed: None,
+        }
+    }
 }
 
-impl Which {
-    fn filter(&self) -> Result<Filter> {
+/// Which devices.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct WhichDevices {
+    /// Whose names begin like this; then the list is by name.
+    pub name_prefix: Option<String>,
+    /// Whose ids begin with these hexadecimal digits, 1 to 16, as they are written: with all 16.
+    pub id_prefix: Option<String>,
+    /// active, revoked or quarantined
+    pub status: Option<String>,
+    /// pool or key
+    pub mode: Option<String>,
+    /// How many at most: 1 to 1000; 100 if not given.
+    pub limit: Option<u32>,
+    /// From the `next` of the part before.
+    pub after: Option<String>,
+}
+
+impl WhichDevices {
+    /// As the registry is asked.
+    ///
+    /// # Errors
+    /// A field that holds none of what it may, and what that is.
+    pub fn filter(&self) -> Result<Filter, (&'static str, &'static str)> {
         let mode = match self.mode.as_deref() {
             None => None,
             Some("pool") => Some(Mode::Pool),
             Some("key") => Some(Mode::Key),
-            Some(_) => return Err(ApiError::invalid("mode", "pool or key")),
+            Some(_) => return Err(("mode", "pool or key")),
         };
         let (active, quarantined) = match self.status.as_deref() {
             None => (None, false),
             Some("active") => (Some(true), false),
             Some("revoked") => (Some(false), false),
             Some("quarantined") => (None, true),
-            Some(_) => return Err(ApiError::invalid("status", "active, revoked or quarantined")),
+            Some(_) => return Err(("status", "active, revoked or quarantined")),
         };
         Ok(Filter {
             name_prefix: self.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
             ids: match self.id_prefix.as_deref() {
                 None | Some("") => None,
-                Some(digits) => Some(
-                    ids_beginning(digits)
-                        .ok_or_else(|| ApiError::invalid("id_prefix", "1 to 16 hexadecimal digits"))?,
-                ),
+                Some(digits) => {
+                    Some(ids_beginning(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?)
+                }
             },
             mode,
             active,
@@ -130,19 +176,22 @@ impl Which {
 }
 
 /// Devices, by id or, looked for by a beginning of names, by name.
-#[utoipa::path(get, path = "/api/v1/devices", params(Which), responses((status = 200, body = List<Device>), (status = 422, body = ErrorBody)))]
+#[utoipa::path(get, path = "/api/v1/devices", params(WhichDevices), responses((status = 200, body = List<Device>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<Which>,
+    Query(which): Query<WhichDevices>,
 ) -> Result<Json<List<Device>>> {
     let part = Part {
         limit: which.limit,
         after: which.after.clone(),
     };
+    let filter = which
+        .filter()
+        .map_err(|(field, problem)| ApiError::invalid(field, problem))?;
     let page = app
         .registry
-        .list(&which.filter()?, part.after_device()?, part.limit()?)
+        .list(&filter, part.after_device()?, part.limit()?)
         .await?;
     for error in &page.damaged {
         tracing::error!(%error, "left out of a list");
@@ -218,34 +267,110 @@ pub(crate) fn state_name(state: Standing) -> &'static str {
 }
 
 /// What proves a device.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum NewCredentials {
+pub enum NewCredentials {
     /// Key mode: 32 hexadecimal digits.
     Key(String),
     /// Pool mode: rows of a challenge (16 hexadecimal digits) and a key (32), and the number of the first.
     #[serde(untagged)]
     Pool {
+        /// Number of the first row.
         #[serde(default)]
         first_idx: u32,
+        /// Challenge and key of each.
         rows: Vec<(String, String)>,
     },
 }
 
 /// A device to be enrolled.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewDevice {
-    pub(crate) id: String,
+pub struct NewDevice {
+    /// 1 to 16 hexadecimal digits.
+    pub id: String,
+    /// For people.
     #[serde(default)]
-    name: String,
+    pub name: String,
     /// 1 if not given.
-    suite: Option<u8>,
+    pub suite: Option<u8>,
+    /// Which PUF and error correction it has.
     #[serde(default)]
-    puf_profile: String,
-    credentials: NewCredentials,
+    pub puf_profile: String,
+    /// What proves it.
+    pub credentials: NewCredentials,
     /// Why; not in imports, which have one for all.
-    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it was enrolled, if that was elsewhere; now if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enrolled_at_s: Option<u64>,
+    /// The mark that it had elsewhere: no row below it is handed out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idx_floor: Option<u32>,
+    /// How often its credentials were replaced elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u32>,
+    /// If it was revoked or put into quarantine elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shut_out: Option<ShutOut>,
+}
+
+/// That a device was shut out elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShutOut {
+    /// revoked or quarantined
+    pub status: Cow<'static, str>,
+    /// Since when.
+    pub since_s: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// For who enrols devices at a controller elsewhere.
+impl From<&registry::NewDevice> for NewDevice {
+    fn from(new: &registry::NewDevice) -> Self {
+        let record = &new.record;
+        let shut_out = |status: &'static str, since_s, reason: &str| ShutOut {
+            status: status.into(),
+            since_s,
+            reason: reason.to_owned(),
+        };
+        Self {
+            id: record.device.to_string(),
+            name: record.name.clone(),
+            suite: Some(record.suite.number()),
+            puf_profile: record.puf_profile.clone(),
+            credentials: (&record.credentials).into(),
+            reason: None,
+            enrolled_at_s: Some(record.enrolled_at_s),
+            idx_floor: Some(new.idx_floor.0),
+            epoch: Some(new.epoch),
+            shut_out: match (&new.status, &new.quarantine) {
+                (Status::Revoked { at_s, reason }, _) => Some(shut_out("revoked", *at_s, reason)),
+                (Status::Active, Some(quarantine)) => {
+                    Some(shut_out("quarantined", quarantine.at_s, &quarantine.reason))
+                }
+                (Status::Active, None) => None,
+            },
+        }
+    }
+}
+
+impl From<&Credentials> for NewCredentials {
+    fn from(credentials: &Credentials) -> Self {
+        match credentials {
+            Credentials::Key(key) => Self::Key(hex::encode(key.as_bytes())),
+            Credentials::Pool { first_idx, rows } => Self::Pool {
+                first_idx: first_idx.0,
+                rows: rows
+                    .iter()
+                    .map(|row| (hex::encode(row.challenge), hex::encode(row.row_key.as_bytes())))
+                    .collect(),
+            },
+        }
+    }
 }
 
 fn bytes<const N: usize>(digits: &str, field: &str) -> Result<[u8; N]> {
@@ -260,7 +385,24 @@ fn bytes<const N: usize>(digits: &str, field: &str) -> Result<[u8; N]> {
 }
 
 impl NewDevice {
-    pub(crate) fn record(&self, enrolled_at_s: u64) -> Result<DeviceRecord> {
+    /// What is stored of it.
+    pub(crate) fn to_stored(&self, now_s: u64) -> Result<registry::NewDevice> {
+        let mut new = registry::NewDevice::from(self.record(self.enrolled_at_s.unwrap_or(now_s))?);
+        // The numbers of a pool begin where it begins.
+        new.idx_floor = RowIndex(self.idx_floor.unwrap_or_default()).max(new.idx_floor);
+        new.epoch = self.epoch.unwrap_or_default();
+        if let Some(shut_out) = &self.shut_out {
+            let (at_s, reason) = (shut_out.since_s, shut_out.reason.clone());
+            match &*shut_out.status {
+                "revoked" => new.status = Status::Revoked { at_s, reason },
+                "quarantined" => new.quarantine = Some(Quarantine { at_s, reason }),
+                _ => return Err(ApiError::invalid("shut_out.status", "revoked or quarantined")),
+            }
+        }
+        Ok(new)
+    }
+
+    fn record(&self, enrolled_at_s: u64) -> Result<DeviceRecord> {
         let suite = self.suite.unwrap_or(Suite::SipHash128.number());
         let credentials = match &self.credentials {
             NewCredentials::Key(key) => Credentials::Key(RowKey::from_bytes(bytes(key, "credentials.key")?)),
@@ -323,15 +465,15 @@ pub(crate) async fn enrol(
     State(app): State<App>,
     Json(new): Json<NewDevice>,
 ) -> Result<(StatusCode, Json<Device>)> {
-    let record = new.record(now_s())?;
-    let id = record.device;
+    let stored = new.to_stored(now_s())?;
+    let id = stored.record.device;
     let reason = new.reason.as_deref().unwrap_or_default();
     act(
         &app,
         &principal,
         reason,
         note("enrolled", Some(id), ""),
-        async |registry| Ok(registry.enrol(record).await?),
+        async |registry| Ok(registry.import_chunk(&[stored], OnConflict::Refuse).await?),
     )
     .await?;
     Ok((StatusCode::CREATED, Json(app.registry.get(id).await?.into())))
@@ -405,21 +547,22 @@ pub(crate) async fn release(
 }
 
 /// Devices to be revoked.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RevokeAll {
+pub struct RevokeAll {
     /// At most 10,000.
-    ids: Vec<String>,
-    reason: String,
+    pub ids: Vec<String>,
+    /// Why.
+    pub reason: String,
 }
 
 /// What came of it.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct RevokedAll {
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct RevokedAll {
     /// Devices that were not revoked before.
-    revoked: u64,
+    pub revoked: u64,
     /// What is wrong with others, in words.
-    problems: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// Shuts many devices out for good, in one transaction.

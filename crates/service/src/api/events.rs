@@ -3,13 +3,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as Line, KeepAlive};
 use linewarden_registry::JournalFilter;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -20,8 +19,9 @@ use super::lists::{List, Part, device, gateway};
 use crate::auth::{Principal, Viewer};
 use crate::clock::now_s;
 use crate::error::Result;
+use crate::extract::{Json, Query};
 use crate::state::App;
-use crate::stream::{Event, PAGE_ENTRIES, body_of, event_of, is_told};
+use crate::stream::{Event, Happening, PAGE_ENTRIES, event_of, is_told};
 
 /// Events that wait for one slow listener.
 const QUEUE: usize = 256;
@@ -34,13 +34,13 @@ const ALIVE_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Kinds {
     /// Of these kinds only, with commas between them.
     kinds: Option<String>,
+    /// As the header `Last-Event-ID`, which counts before it.
+    last_event_id: Option<u64>,
 }
 
-impl Kinds {
-    fn list(&self) -> Vec<String> {
-        let kinds = self.kinds.iter().flat_map(|kinds| kinds.split(','));
-        kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect()
-    }
+fn list_of(kinds: Option<&str>) -> Vec<String> {
+    let kinds = kinds.into_iter().flat_map(|kinds| kinds.split(','));
+    kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect()
 }
 
 /// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
@@ -54,12 +54,13 @@ pub(crate) async fn stream(
 ) -> Sse<impl Stream<Item = Result<Line, Infallible>>> {
     let last = headers
         .get("last-event-id")
-        .and_then(|last| last.to_str().ok()?.parse().ok());
+        .and_then(|last| last.to_str().ok()?.parse().ok())
+        .or(kinds.last_event_id);
     let (out, lines) = mpsc::channel(QUEUE);
     let listener = Listener {
         app,
         principal,
-        kinds: kinds.list(),
+        kinds: list_of(kinds.kinds.as_deref()),
         out,
     };
     tokio::spawn(listener.run(last));
@@ -165,33 +166,34 @@ fn line(event: &Event) -> Line {
 }
 
 /// Which entries.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct History {
+pub struct History {
     /// Of these kinds only, with commas between them.
-    kinds: Option<String>,
-    device: Option<String>,
-    gateway: Option<String>,
+    pub kinds: Option<String>,
+    /// About this device.
+    pub device: Option<String>,
+    /// About this gateway.
+    pub gateway: Option<String>,
     /// How many at most: 1 to 1000; 100 if not given.
-    limit: Option<u32>,
+    pub limit: Option<u32>,
     /// From the `next` of the part before.
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// What has happened, newest first.
-#[utoipa::path(get, path = "/api/v1/events/history", params(History), responses((status = 200, body = List<serde_json::Value>)))]
+#[utoipa::path(get, path = "/api/v1/events/history", params(History), responses((status = 200, body = List<Happening>)))]
 pub(crate) async fn history(
     _: Viewer,
     State(app): State<App>,
     Query(which): Query<History>,
-) -> Result<Json<List<serde_json::Value>>> {
+) -> Result<Json<List<Happening>>> {
     let part = Part {
         limit: which.limit,
         after: which.after,
     };
-    let kinds = Kinds { kinds: which.kinds };
     let filter = JournalFilter {
-        kinds: kinds.list(),
+        kinds: list_of(which.kinds.as_deref()),
         device: which
             .device
             .as_deref()
@@ -206,12 +208,7 @@ pub(crate) async fn history(
         .journal(&filter, part.after_number()?, part.limit()?)
         .await?;
     Ok(Json(List {
-        items: page
-            .entries
-            .iter()
-            .filter(|entry| is_told(entry))
-            .map(body_of)
-            .collect(),
+        items: page.entries.iter().filter_map(Happening::of).collect(),
         next: page.next.map(|number| number.to_string()),
     }))
 }

@@ -1,10 +1,11 @@
 //! Gateways: who they are, and how they stand.
 
-use axum::Json;
-use axum::extract::{Path, State};
+use std::borrow::Cow;
+
+use axum::extract::State;
 use axum::http::StatusCode;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{GatewayEntry, Note};
+use linewarden_registry::{GatewayEntry, Note, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -14,39 +15,56 @@ use super::lists::{List, Reason, gateway};
 use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path};
 use crate::fleet::{Heard, SILENT_MS};
 use crate::state::App;
 
 /// Latencies, microseconds.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Latency {
-    p50: f64,
-    p99: f64,
+#[derive(Clone, Deserialize, Debug, Serialize, ToSchema)]
+pub struct Latency {
+    /// Median.
+    pub p50: f64,
+    /// Of a hundred, one takes longer.
+    pub p99: f64,
 }
 
 /// A gateway. What it says of itself is `age_s` old.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Gateway {
-    id: u32,
-    name: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Gateway {
+    /// Its number.
+    pub id: u32,
+    /// For people.
+    pub name: String,
     /// connected, silent, never or retired
-    pub(crate) state: &'static str,
+    pub state: Cow<'static, str>,
     /// Which controller heard it last.
-    controller: Option<String>,
-    fence: u64,
-    seen_at_s: Option<u64>,
-    age_s: Option<u64>,
-    dataplane: Option<String>,
-    version: Option<String>,
-    pub(crate) authentications_per_s: Option<f64>,
-    pub(crate) latency_us: Option<Latency>,
-    devices: Option<u64>,
-    slots: Option<u64>,
-    pub(crate) sessions: Option<u64>,
+    pub controller: Option<String>,
+    /// How often it has registered.
+    pub fence: u64,
+    /// When it was heard last.
+    pub seen_at_s: Option<u64>,
+    /// How long ago that is.
+    pub age_s: Option<u64>,
+    /// What answers devices there.
+    pub dataplane: Option<String>,
+    /// Its program's version.
+    pub version: Option<String>,
+    /// Authentications a second.
+    pub authentications_per_s: Option<f64>,
+    /// How long it takes to answer, microseconds.
+    pub latency_us: Option<Latency>,
+    /// Devices that it holds.
+    pub devices: Option<u64>,
+    /// Devices that it could hold.
+    pub slots: Option<u64>,
+    /// Devices with a session.
+    pub sessions: Option<u64>,
     /// Frames since its start, by verdict.
-    pub(crate) verdicts: Option<BTreeMap<String, u64>>,
-    retired_at_s: Option<u64>,
-    retired_reason: Option<String>,
+    pub verdicts: Option<BTreeMap<String, u64>>,
+    /// When it was retired.
+    pub retired_at_s: Option<u64>,
+    /// Why.
+    pub retired_reason: Option<String>,
 }
 
 impl Latency {
@@ -79,7 +97,7 @@ impl Gateway {
         let (retired_at_s, retired_reason) = retired.unzip();
         Self {
             id: id.0,
-            state,
+            state: state.into(),
             controller: heard.as_ref().map(|heard| heard.controller.clone()),
             fence: heard
                 .as_ref()
@@ -104,22 +122,39 @@ impl Gateway {
 
 /// Those in the book, and those that were only heard.
 pub(crate) async fn all(app: &App) -> Result<Vec<Gateway>> {
-    let now_ms = now_ms();
-    let mut heard = app.fleet.all();
-    let mut gateways = BTreeMap::new();
-    for entry in app.registry.gateways().await? {
-        match entry {
-            Ok(entry) => {
-                let id = entry.gateway;
-                gateways.insert(id, Gateway::new(id, Some(entry), heard.remove(&id), now_ms));
+    Ok(Gateway::all(&app.registry, app.fleet.all(), now_ms()).await?)
+}
+
+impl Gateway {
+    /// Those of a registry, as controllers have noted how they stand.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn noted(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
+        let heard = crate::fleet::noted(registry).await?.into_iter().collect();
+        Self::all(registry, heard, now_ms()).await
+    }
+
+    async fn all(
+        registry: &Registry,
+        mut heard: BTreeMap<GatewayId, Heard>,
+        now_ms: u64,
+    ) -> Result<Vec<Self>, RegistryError> {
+        let mut gateways = BTreeMap::new();
+        for entry in registry.gateways().await? {
+            match entry {
+                Ok(entry) => {
+                    let id = entry.gateway;
+                    gateways.insert(id, Gateway::new(id, Some(entry), heard.remove(&id), now_ms));
+                }
+                Err(error) => tracing::error!(%error, "left out of a list"),
             }
-            Err(error) => tracing::error!(%error, "left out of a list"),
         }
+        for (id, heard) in heard {
+            gateways.insert(id, Gateway::new(id, None, Some(heard), now_ms));
+        }
+        Ok(gateways.into_values().collect())
     }
-    for (id, heard) in heard {
-        gateways.insert(id, Gateway::new(id, None, Some(heard), now_ms));
-    }
-    Ok(gateways.into_values().collect())
 }
 
 /// All gateways.
@@ -143,12 +178,15 @@ async fn one(app: &App, id: GatewayId) -> Result<Gateway> {
 }
 
 /// A gateway to be entered in the book.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewGateway {
-    id: u32,
-    name: String,
-    reason: String,
+pub struct NewGateway {
+    /// Its number.
+    pub id: u32,
+    /// For people.
+    pub name: String,
+    /// Why.
+    pub reason: String,
 }
 
 fn note(kind: &str, gateway: GatewayId, detail: &str) -> Note {

@@ -1,8 +1,9 @@
 //! Policies: what groups of devices are to run, and how they are asked.
 
-use axum::Json;
-use axum::extract::{Path, State};
-use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, RegistryError, Reopen};
+use std::borrow::Cow;
+
+use axum::extract::State;
+use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, Reopen};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,25 +12,34 @@ use super::lists::{List, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path};
 use crate::state::App;
 
 /// A group's policy.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Policy {
-    name: String,
-    every_s: u32,
-    jitter_s: u32,
-    answer_ms: u32,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// Seconds from one round to the next.
+    pub every_s: u32,
+    /// A round begins up to so many seconds earlier or later.
+    pub jitter_s: u32,
+    /// A proof that takes longer is late.
+    pub answer_ms: u32,
     /// So many silences ..
-    silent: u32,
+    pub silent: u32,
     /// .. in so many rounds put a device into quarantine.
-    of_rounds: u32,
-    late_is_silent: bool,
+    pub of_rounds: u32,
+    /// Whether a late proof counts as silence.
+    pub late_is_silent: bool,
     /// automatic or command
-    reopen: &'static str,
-    has_reference: bool,
-    roll_out_until_s: Option<u64>,
-    rounds_wanted: u64,
+    pub reopen: Cow<'static, str>,
+    /// Whether it is said what its devices are to run.
+    pub has_reference: bool,
+    /// Until when devices may run something else as well.
+    pub roll_out_until_s: Option<u64>,
+    /// Rounds that were asked for by hand.
+    pub rounds_wanted: u64,
 }
 
 impl From<Group> for Policy {
@@ -45,7 +55,8 @@ impl From<Group> for Policy {
             reopen: match group.policy.reopen {
                 Reopen::Automatic => "automatic",
                 Reopen::ByCommand => "command",
-            },
+            }
+            .into(),
             has_reference: group.reference.is_some(),
             roll_out_until_s: group.roll_out.map(|roll_out| roll_out.until_s),
             rounds_wanted: group.rounds_wanted,
@@ -54,18 +65,62 @@ impl From<Group> for Policy {
 }
 
 /// What of a policy is to change; what is left out stays, or is as `linewarden attest group` has it.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PolicyChange {
-    every_s: Option<u32>,
-    jitter_s: Option<u32>,
-    answer_ms: Option<u32>,
-    silent: Option<u32>,
-    of_rounds: Option<u32>,
-    late_is_silent: Option<bool>,
+pub struct PolicyChange {
+    /// Seconds from one round to the next.
+    pub every_s: Option<u32>,
+    /// A round begins up to so many seconds earlier or later.
+    pub jitter_s: Option<u32>,
+    /// A proof that takes longer is late.
+    pub answer_ms: Option<u32>,
+    /// So many silences ..
+    pub silent: Option<u32>,
+    /// .. in so many rounds put a device into quarantine.
+    pub of_rounds: Option<u32>,
+    /// Whether a late proof counts as silence.
+    pub late_is_silent: Option<bool>,
     /// automatic or command
-    reopen: Option<String>,
-    reason: String,
+    pub reopen: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl PolicyChange {
+    /// The group as it is to be.
+    ///
+    /// # Errors
+    /// A field that holds none of what it may, and what that is.
+    pub fn apply(
+        &self,
+        name: &GroupName,
+        before: Option<Group>,
+    ) -> Result<NewGroup, (&'static str, &'static str)> {
+        let policy = before
+            .as_ref()
+            .map_or_else(GroupPolicy::default, |group| group.policy);
+        let reopen = match self.reopen.as_deref() {
+            None => policy.reopen,
+            Some("automatic") => Reopen::Automatic,
+            Some("command") => Reopen::ByCommand,
+            Some(_) => return Err(("reopen", "automatic or command")),
+        };
+        let (reference, roll_out) = before.map_or((None, None), |group| (group.reference, group.roll_out));
+        Ok(NewGroup {
+            name: name.clone(),
+            policy: GroupPolicy {
+                every_s: self.every_s.unwrap_or(policy.every_s),
+                jitter_s: self.jitter_s.unwrap_or(policy.jitter_s),
+                answer_ms: self.answer_ms.unwrap_or(policy.answer_ms),
+                silent: self.silent.unwrap_or(policy.silent),
+                of: self.of_rounds.unwrap_or(policy.of),
+                late_is_silent: self.late_is_silent.unwrap_or(policy.late_is_silent),
+                reopen,
+            },
+            reference,
+            roll_out,
+        })
+    }
 }
 
 fn name(text: String) -> Result<GroupName> {
@@ -94,37 +149,14 @@ pub(crate) async fn set(
     Json(change): Json<PolicyChange>,
 ) -> Result<Json<Policy>> {
     let group = name(group)?;
-    let reopen = match change.reopen.as_deref() {
-        None => None,
-        Some("automatic") => Some(Reopen::Automatic),
-        Some("command") => Some(Reopen::ByCommand),
-        Some(_) => return Err(ApiError::invalid("reopen", "automatic or command")),
-    };
     let what = note("policy", None, group.as_str());
     act(&app, &principal, &change.reason, what, async |registry| {
-        let changed = registry
-            .change_group(&group, now_s(), |before| -> Result<NewGroup, RegistryError> {
-                let before = before?;
-                let policy = before
-                    .as_ref()
-                    .map_or_else(GroupPolicy::default, |group| group.policy);
-                Ok(NewGroup {
-                    name: group.clone(),
-                    policy: GroupPolicy {
-                        every_s: change.every_s.unwrap_or(policy.every_s),
-                        jitter_s: change.jitter_s.unwrap_or(policy.jitter_s),
-                        answer_ms: change.answer_ms.unwrap_or(policy.answer_ms),
-                        silent: change.silent.unwrap_or(policy.silent),
-                        of: change.of_rounds.unwrap_or(policy.of),
-                        late_is_silent: change.late_is_silent.unwrap_or(policy.late_is_silent),
-                        reopen: reopen.unwrap_or(policy.reopen),
-                    },
-                    reference: before.as_ref().and_then(|group| group.reference.clone()),
-                    roll_out: before.and_then(|group| group.roll_out),
-                })
-            })
-            .await;
-        Ok(changed?)
+        let set = registry.change_group(&group, now_s(), |before| -> Result<NewGroup> {
+            change
+                .apply(&group, before?)
+                .map_err(|(field, problem)| ApiError::invalid(field, problem))
+        });
+        set.await
     })
     .await?;
     one(&app, &group).await

@@ -1,11 +1,11 @@
 //! Devices in numbers: one a line, stored as they come.
 
-use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
-use linewarden_registry::{DeviceRecord, OnConflict};
+use linewarden_registry::{JournalFilter, NewDevice as StoredDevice, OnConflict};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tokio_stream::StreamExt as _;
 use utoipa::{IntoParams, ToSchema};
 
@@ -13,6 +13,7 @@ use super::devices::{NewDevice, act, note};
 use crate::auth::Operator;
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Query};
 use crate::state::App;
 
 /// Longest line, bytes: a device of as many rows as there may be.
@@ -21,24 +22,27 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 const CHUNK_DEVICES: usize = 1_000;
 /// .. or fewer, where they are of so many bytes.
 const CHUNK_BYTES: usize = 8 << 20;
+/// Entries of somebody's that are looked through for an import that is sent once more.
+const MARKS_LOOKED_AT: u32 = 1_000;
 
 /// How.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct How {
+pub struct How {
     /// What becomes of devices that are enrolled already: refuse (the default), or replace their credentials.
-    on_conflict: Option<String>,
+    pub on_conflict: Option<String>,
 }
 
 /// What came of it.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Imported {
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Imported {
     /// Devices stored.
-    stored: u64,
+    pub stored: u64,
 }
 
 /// Enrols devices: a JSON object a line, as for one device. They are stored as they come, a thousand at a time; `stored` in an error
-/// says how many were before the line that is at fault. The reason is the header `X-Reason`.
+/// says how many were before the line that is at fault. The reason is the header `X-Reason`. With an `Idempotency-Key` (1 to 64 letters,
+/// digits, `-` and `_`) the same body may be sent again, however the first time ended: what is stored already is not stored again.
 #[utoipa::path(post, path = "/api/v1/devices/import", params(How), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = Imported), (status = 422, body = ErrorBody)))]
 pub(crate) async fn import(
     Operator(principal): Operator,
@@ -52,23 +56,110 @@ pub(crate) async fn import(
         Some("replace") => OnConflict::Replace,
         Some(_) => return Err(ApiError::invalid("on_conflict", "refuse or replace")),
     };
-    let reason = headers.get("x-reason").and_then(|reason| reason.to_str().ok());
-    let reason = reason.unwrap_or_default().to_owned();
+    let reason = headers.get("x-reason").map(axum::http::HeaderValue::as_bytes);
+    let reason = std::str::from_utf8(reason.unwrap_or_default())
+        .map_err(|_| ApiError::invalid("X-Reason", "a text in UTF-8"))?
+        .to_owned();
+    let key = key(&headers)?;
+    let before = match &key {
+        Some(key) => Mark::find(&app, &principal.name, key).await?,
+        None => None,
+    };
     let mut lines = Lines::new(body);
     let mut stored = 0;
     loop {
         let chunk = lines.chunk().await.map_err(|error| error.having_stored(stored))?;
         if chunk.is_empty() {
-            return Ok(Json(Imported { stored }));
+            return match before.is_some_and(|before| before.stored > stored) {
+                true => Err(another()),
+                false => Ok(Json(Imported { stored })),
+            };
         }
         let count = chunk.len() as u64;
-        let what = note("enrolled", None, format!("{count} devices imported"));
+        let mark = Mark {
+            stored: stored + count,
+            digest: lines.digest(),
+        };
+        match &before {
+            Some(before) if mark.stored < before.stored || mark == *before => {
+                stored = mark.stored;
+                continue;
+            }
+            Some(before) if stored < before.stored => return Err(another()),
+            _ => {}
+        }
+        let what = note("enrolled", None, mark.detail(count, key.as_deref()));
         act(&app, &principal, &reason, what, async |registry| {
-            Ok(registry.enrol_chunk(chunk, on_conflict).await?)
+            Ok(registry.import_chunk(&chunk, on_conflict).await?)
         })
         .await
         .map_err(|error| error.having_stored(stored))?;
-        stored += count;
+        stored = mark.stored;
+    }
+}
+
+fn another() -> ApiError {
+    ApiError::conflict("this Idempotency-Key was used for something else")
+}
+
+/// What an import is called by whoever sends it.
+fn key(headers: &HeaderMap) -> Result<Option<String>> {
+    let Some(key) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    match key.to_str() {
+        Ok(key) if (1..=64).contains(&key.len()) && key.bytes().all(is_plain) => Ok(Some(key.to_owned())),
+        _ => Err(ApiError::invalid(
+            "Idempotency-Key",
+            "1 to 64 letters, digits, - and _",
+        )),
+    }
+}
+
+/// How far an import has come. It stands in the journal, in the transaction that stores the devices: whatever dies when, both are there
+/// or neither.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    stored: u64,
+    /// Of all lines up to there.
+    digest: String,
+}
+
+impl Mark {
+    fn detail(&self, count: u64, key: Option<&str>) -> String {
+        match key {
+            Some(key) => format!(
+                "{count} devices imported; {key}: {} with {}",
+                self.stored, self.digest
+            ),
+            None => format!("{count} devices imported"),
+        }
+    }
+
+    fn parse(detail: &str, key: &str) -> Option<Self> {
+        let (_, mark) = detail.split_once("; ")?;
+        let mark = mark.strip_prefix(key)?.strip_prefix(": ")?;
+        let (stored, digest) = mark.split_once(" with ")?;
+        Some(Self {
+            stored: stored.parse().ok()?,
+            digest: digest.to_owned(),
+        })
+    }
+
+    /// The newest of an import, if it is among somebody's newest.
+    async fn find(app: &App, who: &str, key: &str) -> Result<Option<Self>> {
+        let filter = JournalFilter {
+            kinds: vec!["enrolled".to_owned()],
+            who: Some(who.to_owned()),
+            without_refused: true,
+            ..JournalFilter::default()
+        };
+        let page = app.registry.journal(&filter, None, MARKS_LOOKED_AT).await?;
+        let authentic = page.entries.iter().filter(|entry| entry.authentic);
+        Ok(authentic
+            .filter_map(|entry| Self::parse(&entry.note.detail, key))
+            .next())
     }
 }
 
@@ -82,6 +173,7 @@ struct Lines {
     /// The line read last, from 1.
     number: u64,
     enrolled_at_s: u64,
+    hash: Sha256,
     is_over: bool,
 }
 
@@ -94,12 +186,13 @@ impl Lines {
             searched: 0,
             number: 0,
             enrolled_at_s: now_s(),
+            hash: Sha256::new(),
             is_over: false,
         }
     }
 
     /// The next devices; none at the end.
-    async fn chunk(&mut self) -> Result<Vec<DeviceRecord>> {
+    async fn chunk(&mut self) -> Result<Vec<StoredDevice>> {
         let (mut devices, mut bytes) = (Vec::new(), 0);
         while devices.len() < CHUNK_DEVICES && bytes < CHUNK_BYTES {
             let Some(line) = self.line().await? else {
@@ -109,12 +202,20 @@ impl Lines {
                 continue;
             }
             bytes += line.len();
+            self.hash.update((line.len() as u64).to_be_bytes());
+            self.hash.update(&line);
             devices.push(self.device(&line)?);
         }
         Ok(devices)
     }
 
-    fn device(&self, line: &[u8]) -> Result<DeviceRecord> {
+    /// Of all devices so far.
+    fn digest(&self) -> String {
+        let digest = self.hash.clone().finalize();
+        hex::encode(digest.get(..16).unwrap_or_default())
+    }
+
+    fn device(&self, line: &[u8]) -> Result<StoredDevice> {
         let at = |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
         // What serde says of a value may repeat it, and a value may be a key.
         let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
@@ -125,7 +226,7 @@ impl Lines {
                 _ => format!("no JSON (column {})", error.column()),
             })
         })?;
-        new.record(self.enrolled_at_s)
+        new.to_stored(self.enrolled_at_s)
             .map_err(|error| at(error.message().to_owned()))
     }
 

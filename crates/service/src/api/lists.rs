@@ -10,12 +10,12 @@ const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1_000;
 
 /// A part of a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct List<T> {
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct List<T> {
     /// What is in it.
-    pub(crate) items: Vec<T>,
+    pub items: Vec<T>,
     /// Where it goes on, for `after`; null at its end.
-    pub(crate) next: Option<String>,
+    pub next: Option<String>,
 }
 
 /// Which part of a list.
@@ -68,9 +68,9 @@ pub(crate) fn gateway(id: &str) -> Result<GatewayId> {
 }
 
 /// Why something is done: kept with what is done.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reason {
+pub struct Reason {
     /// For people.
-    pub(crate) reason: String,
+    pub reason: String,
 }

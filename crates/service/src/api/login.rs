@@ -1,6 +1,7 @@
 //! Coming in and going out.
 
-use axum::Json;
+use std::borrow::Cow;
+
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +12,7 @@ use utoipa::ToSchema;
 use crate::auth::{COOKIE, Viewer, cookie, draw_secret};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::Json;
 use crate::peer::Peer;
 use crate::state::App;
 
@@ -26,13 +28,14 @@ pub(crate) struct Login {
 }
 
 /// Who one is.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Me {
-    name: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Me {
+    /// The name.
+    pub name: String,
     /// viewer, operator or admin
-    role: &'static str,
+    pub role: Cow<'static, str>,
     /// When this way of coming in ends.
-    expires_s: Option<u64>,
+    pub expires_s: Option<u64>,
 }
 
 pub(crate) fn role_name(role: Role) -> &'static str {
@@ -70,7 +73,7 @@ pub(crate) async fn login(
     };
     let me = Me {
         name: user.name,
-        role: role_name(user.role),
+        role: role_name(user.role).into(),
         expires_s: Some(until_s),
     };
     let age_s = until_s.saturating_sub(now_s);
@@ -103,7 +106,7 @@ fn set_cookie(secret: &str, age_s: u64, answer: impl IntoResponse) -> Result<Res
 pub(crate) async fn me(Viewer(principal): Viewer) -> Json<Me> {
     Json(Me {
         name: principal.name,
-        role: role_name(principal.role),
+        role: role_name(principal.role).into(),
         expires_s: principal.expires_s,
     })
 }

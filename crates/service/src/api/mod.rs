@@ -8,10 +8,30 @@ mod groups;
 mod import;
 mod lists;
 mod login;
+mod openapi;
 mod results;
 mod signers;
 mod status;
 mod users;
+
+/// What is asked and answered, as both ends have it.
+pub mod wire {
+    pub use super::audit::{Act, WhichActs};
+    pub use super::devices::{
+        Device, NewCredentials, NewDevice, RevokeAll, RevokedAll, ShutOut, WhichDevices,
+    };
+    pub use super::events::History;
+    pub use super::gateways::{Gateway, Latency, NewGateway};
+    pub use super::groups::{Policy, PolicyChange};
+    pub use super::import::{How, Imported};
+    pub use super::lists::{List, Reason};
+    pub use super::login::Me;
+    pub use super::results::{Round, Standing, WhichResults, WhichRounds};
+    pub use super::signers::{NewSigner, Signer};
+    pub use super::users::{NewUser, Somebody, Welcome, Why};
+    pub use crate::error::{ErrorBody, ErrorDetail};
+    pub use crate::stream::Happening;
+}
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +43,11 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use utoipa::OpenApi;
 
+use self::openapi::Conventions;
 pub(crate) use self::status::{LastCounted, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;
+use crate::extract::without_null;
 use crate::idempotency::once;
 use crate::state::App;
 use crate::{dashboard, health};
@@ -43,6 +65,7 @@ const LOGIN_BYTES_MAX: usize = 4096;
         description = "Devices, gateways, attestation and what happens. Ids of devices are 16 hexadecimal digits; times are seconds (`_s`) or \
                        milliseconds (`_ms`) since 1970-01-01 UTC."
     ),
+    modifiers(&Conventions),
     paths(
         login::login,
         login::logout,
@@ -130,7 +153,9 @@ pub(crate) fn router(app: &App) -> Router {
     );
     let api = known
         .merge(entrance)
-        .fallback(async || ApiError::not_found("such path; see /openapi.json"))
+        .fallback(async || ApiError::unknown_path())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn(without_null))
         .layer(middleware::from_fn_with_state(app.clone(), counted));
     Router::new()
         .nest("/api/v1", api)
@@ -140,6 +165,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/", get(dashboard::index))
         .route("/assets/{*path}", get(dashboard::file))
         .fallback(async || ApiError::not_found("such page"))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .with_state(app.clone())
 }
 

@@ -1,11 +1,12 @@
 //! Rounds of attestation, and how devices stand.
 
-use axum::Json;
-use axum::extract::{Path, Query, State};
+use std::borrow::Cow;
+
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use linewarden_controller::attest::Outcome;
-use linewarden_registry::{GroupName, RoundRecord};
+use linewarden_registry::{Appraisal, GroupName, RoundRecord};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -14,25 +15,37 @@ use super::lists::{List, Part, device, gateway};
 use crate::auth::Viewer;
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
 /// How long it is good to know that nobody looks, seconds.
 const STALE_FOR_S: u64 = 60;
 
 /// A round that is over.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Round {
-    gateway: u32,
-    number: u32,
-    group: String,
-    period: u64,
-    started_at_s: u64,
-    ended_at_s: u64,
-    asked: u32,
-    ok: u32,
-    late: u32,
-    silent: u32,
-    last_verdict_ms: u32,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Round {
+    /// Which gateway has asked.
+    pub gateway: u32,
+    /// Its round's number.
+    pub number: u32,
+    /// Whom.
+    pub group: String,
+    /// Of which period of measurements.
+    pub period: u64,
+    /// When it began.
+    pub started_at_s: u64,
+    /// When it ended.
+    pub ended_at_s: u64,
+    /// Devices asked.
+    pub asked: u32,
+    /// That have proven what they run.
+    pub ok: u32,
+    /// That did, too late.
+    pub late: u32,
+    /// That did not.
+    pub silent: u32,
+    /// When the last proof was judged, from the beginning.
+    pub last_verdict_ms: u32,
 }
 
 impl From<RoundRecord> for Round {
@@ -54,13 +67,15 @@ impl From<RoundRecord> for Round {
 }
 
 /// Which rounds.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct WhichRounds {
-    gateway: Option<String>,
-    group: Option<String>,
+pub struct WhichRounds {
+    /// Of this gateway.
+    pub gateway: Option<String>,
+    /// Of this group.
+    pub group: Option<String>,
     /// How many at most: 1 to 1000; 100 if not given.
-    limit: Option<u32>,
+    pub limit: Option<u32>,
 }
 
 /// The newest rounds that are kept, newest first.
@@ -88,26 +103,42 @@ pub(crate) async fn rounds(
 }
 
 /// How a device stands.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Standing {
-    device: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Standing {
+    /// 16 hexadecimal digits.
+    pub device: String,
     /// ok, late, silent, quarantined or unproven
-    state: &'static str,
-    since_s: u64,
-    gateway: u32,
-    since_round: u32,
+    pub state: Cow<'static, str>,
+    /// Since when.
+    pub since_s: u64,
+    /// Which gateway asks it.
+    pub gateway: u32,
+    /// Since which of its gateway's rounds.
+    pub since_round: u32,
+}
+
+impl From<&Appraisal> for Standing {
+    fn from(appraisal: &Appraisal) -> Self {
+        Self {
+            device: appraisal.device.to_string(),
+            state: state_name(appraisal.state).into(),
+            since_s: appraisal.since_s,
+            gateway: appraisal.gateway.0,
+            since_round: appraisal.since_round,
+        }
+    }
 }
 
 /// Which devices.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct WhichResults {
+pub struct WhichResults {
     /// ok, late, silent, quarantined or unproven
-    state: Option<String>,
+    pub state: Option<String>,
     /// How many are looked at: 1 to 1000; 100 if not given.
-    limit: Option<u32>,
+    pub limit: Option<u32>,
     /// From the `next` of the part before.
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// How attested devices stand, by id. With `state` a part may have fewer than `limit`, and another one after it all the same.
@@ -128,13 +159,7 @@ pub(crate) async fn results(
     for error in &page.damaged {
         tracing::error!(error, "left out of a list");
     }
-    let items = page.appraisals.into_iter().map(|appraisal| Standing {
-        device: appraisal.device.to_string(),
-        state: state_name(appraisal.state),
-        since_s: appraisal.since_s,
-        gateway: appraisal.gateway.0,
-        since_round: appraisal.since_round,
-    });
+    let items = page.appraisals.iter().map(Standing::from);
     let is_wanted = |item: &Standing| which.state.as_deref().is_none_or(|state| item.state == state);
     Ok(Json(List {
         items: items.filter(is_wanted).collect(),

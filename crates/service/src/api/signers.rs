@@ -1,7 +1,8 @@
 //! Whose broadcast messages are believed.
 
-use axum::Json;
-use axum::extract::{Path, State};
+use std::borrow::Cow;
+
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use linewarden_registry::SignerEntry;
@@ -14,20 +15,26 @@ use super::lists::{List, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path};
 use crate::state::App;
 
 /// A signer.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Signer {
-    id: String,
-    name: String,
-    scheme: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Signer {
+    /// Hexadecimal.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// How it signs.
+    pub scheme: String,
     /// active or revoked
-    status: &'static str,
-    added_at_s: u64,
-    revoked_at_s: Option<u64>,
+    pub status: Cow<'static, str>,
+    /// Since when it was believed.
+    pub added_at_s: u64,
+    /// Since when it is believed no more.
+    pub revoked_at_s: Option<u64>,
     /// The file of its public key.
-    public_key: String,
+    pub public_key: String,
 }
 
 impl From<SignerEntry> for Signer {
@@ -39,7 +46,8 @@ impl From<SignerEntry> for Signer {
             status: match entry.revoked_at_s {
                 Some(_) => "revoked",
                 None => "active",
-            },
+            }
+            .into(),
             added_at_s: entry.added_at_s,
             revoked_at_s: entry.revoked_at_s,
             public_key: String::from_utf8(entry.public_key).unwrap_or_default(),
@@ -84,13 +92,33 @@ pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Respons
 }
 
 /// A signer to be believed.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewSigner {
-    name: String,
+pub struct NewSigner {
+    /// For people.
+    pub name: String,
     /// The file of a public key that `linewarden signed keygen` makes.
-    public_key: String,
-    reason: String,
+    pub public_key: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl NewSigner {
+    /// What is stored of it.
+    ///
+    /// # Errors
+    /// What is wrong with the public key.
+    pub fn entry(&self, now_s: u64) -> Result<SignerEntry, String> {
+        let key = PublicKey::from_json(&self.public_key).map_err(|problem| problem.to_string())?;
+        Ok(SignerEntry {
+            id: hex::decode(key.id().to_string()).unwrap_or_default(),
+            name: self.name.clone(),
+            scheme: key.scheme().name().to_owned(),
+            public_key: self.public_key.clone().into_bytes(),
+            added_at_s: now_s,
+            revoked_at_s: None,
+        })
+    }
 }
 
 /// Believes a signer from now on.
@@ -100,17 +128,9 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewSigner>,
 ) -> Result<(StatusCode, Json<Signer>)> {
-    let key = PublicKey::from_json(&new.public_key)
-        .map_err(|problem| ApiError::invalid("public_key", problem.to_string()))?;
-    let id = hex::decode(key.id().to_string()).unwrap_or_default();
-    let entry = SignerEntry {
-        id,
-        name: new.name,
-        scheme: key.scheme().name().to_owned(),
-        public_key: new.public_key.into_bytes(),
-        added_at_s: now_s(),
-        revoked_at_s: None,
-    };
+    let entry = new
+        .entry(now_s())
+        .map_err(|problem| ApiError::invalid("public_key", problem))?;
     let what = note(
         "signer",
         None,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::extract::State;
 use linewarden_registry::Filter;
 use serde::Serialize;
@@ -14,6 +13,7 @@ use super::gateways::{self, Latency};
 use crate::auth::Viewer;
 use crate::clock::now_s;
 use crate::error::Result;
+use crate::extract::Json;
 use crate::state::App;
 use crate::stream::Event;
 

@@ -1,8 +1,10 @@
 //! Who may use the API.
 
-use axum::extract::{Path, Query, State};
+use std::borrow::Cow;
+
+use axum::Extension;
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::{Extension, Json};
 use linewarden_registry::{Role, User};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,26 +15,30 @@ use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
+use crate::extract::{Json, Path, Query};
 use crate::idempotency::Secret;
 use crate::state::App;
 
 /// Somebody.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Somebody {
-    name: String,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Somebody {
+    /// Their name.
+    pub name: String,
     /// viewer, operator or admin
-    role: &'static str,
+    pub role: Cow<'static, str>,
     /// Else by a certificate of that name.
-    has_token: bool,
-    created_at_s: u64,
-    expires_at_s: Option<u64>,
+    pub has_token: bool,
+    /// Since when.
+    pub created_at_s: u64,
+    /// Until when; for good if null.
+    pub expires_at_s: Option<u64>,
 }
 
 impl From<User> for Somebody {
     fn from(user: User) -> Self {
         Self {
             name: user.name,
-            role: role_name(user.role),
+            role: role_name(user.role).into(),
             has_token: user.has_token,
             created_at_s: user.created_at_s,
             expires_at_s: user.expires_at_s,
@@ -54,24 +60,29 @@ pub(crate) async fn list(_: Admin, State(app): State<App>) -> Result<Json<List<S
 }
 
 /// Somebody who is to use the API.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewUser {
-    name: String,
+pub struct NewUser {
+    /// Their name.
+    pub name: String,
     /// viewer, operator or admin
-    role: String,
-    expires_at_s: Option<u64>,
+    pub role: String,
+    /// Until when; for good if not given.
+    pub expires_at_s: Option<u64>,
     /// By a certificate of that name, without a token.
     #[serde(default)]
-    certificate: bool,
-    reason: String,
+    pub certificate: bool,
+    /// Why.
+    pub reason: String,
 }
 
 /// Somebody, and the token that is never shown again.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Welcome {
-    name: String,
-    token: Option<String>,
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Welcome {
+    /// Their name.
+    pub name: String,
+    /// What they come in by.
+    pub token: Option<String>,
 }
 
 /// Lets somebody use the API.
@@ -112,10 +123,11 @@ pub(crate) async fn add(
 }
 
 /// Why.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Why {
-    reason: String,
+pub struct Why {
+    /// Why.
+    pub reason: String,
 }
 
 /// Takes somebody's access away.

@@ -16,3 +16,4 @@ mod events;
 mod gateways;
 mod office;
 mod others;
+mod refused;

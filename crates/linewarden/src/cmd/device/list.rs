@@ -1,18 +1,19 @@
 //! `linewarden device list` and `show`.
 
-use std::ops::RangeInclusive;
-
 use clap::{Args, ValueEnum};
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::{DeviceInfo, DeviceLine, Filter, Quarantine, Registry, Status, ids_beginning};
+use linewarden_registry::{DeviceLine, ids_beginning};
+use linewarden_service::wire::{Device, History, WhichDevices};
 
+use crate::cmd::events::{HEADER, row as row_of_event};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::block_on;
+use crate::site::{SiteArgs, walk};
 
-/// Devices read at once.
-const PAGE: u32 = 1000;
+/// Entries of the journal that `--history` shows.
+const HISTORY_MAX: u64 = 1_000;
 
 /// Which devices.
 #[derive(Args, Debug)]
@@ -20,16 +21,17 @@ const PAGE: u32 = 1000;
 Examples:
   linewarden device list --config gateway.toml
   linewarden device list --config gateway.toml --revoked
-  linewarden device list --config gateway.toml --name pump --json | jq -r .device_id")]
+  linewarden device list --config gateway.toml --name pump --json | jq -r .device_id
+  linewarden device list --server https://ctl.example:20560 --server-ca ca.pem --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
-    registry: RegistryArgs,
+    site: SiteArgs,
     /// Only devices whose name begins like this
     #[arg(long, value_name = "PREFIX")]
     name: Option<String>,
     /// Only devices whose id, of 16 digits, begins like this
     #[arg(long, value_name = "DIGITS", value_parser = parse_id_prefix)]
-    id: Option<IdPrefix>,
+    id: Option<String>,
     /// Only devices of this mode
     #[arg(long, value_name = "MODE")]
     mode: Option<ModeName>,
@@ -68,50 +70,68 @@ impl From<ModeName> for Mode {
     }
 }
 
-/// The ids that begin with the digits that were given.
-#[derive(Clone, Debug)]
-struct IdPrefix(RangeInclusive<DeviceId>);
-
-fn parse_id_prefix(digits: &str) -> Result<IdPrefix, &'static str> {
-    ids_beginning(digits)
-        .map(IdPrefix)
-        .ok_or("1 to 16 hexadecimal digits")
+fn parse_id_prefix(digits: &str) -> Result<String, &'static str> {
+    match ids_beginning(digits) {
+        Some(_) => Ok(digits.to_owned()),
+        None => Err("1 to 16 hexadecimal digits"),
+    }
 }
 
 /// Which device.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  linewarden device show 00000000000000d1 --config gateway.toml")]
+  linewarden device show 00000000000000d1 --config gateway.toml
+  linewarden device show d1 --history --config gateway.toml")]
 pub struct ShowArgs {
     /// Its id, up to 16 hexadecimal digits
     #[arg(value_parser = parse_device_id)]
     device: DeviceId,
+    /// Also what has happened to it and is kept, newest first
+    #[arg(long)]
+    history: bool,
     #[command(flatten)]
-    registry: RegistryArgs,
-    /// JSON for machines
+    site: SiteArgs,
+    /// JSON for machines; with --history a line for each entry after the first
     #[arg(long)]
     pub json: bool,
 }
 
 /// Prints the list.
 pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let filter = Filter {
-        name_prefix: args.name.clone(),
-        ids: args.id.as_ref().map(|prefix| prefix.0.clone()),
-        mode: args.mode.map(Mode::from),
-        active: match (args.active, args.revoked) {
-            (true, _) => Some(true),
-            (_, true) => Some(false),
-            _ => None,
-        },
-        quarantined: args.quarantined,
+    let status = match (args.active, args.revoked, args.quarantined) {
+        (true, ..) => Some("active"),
+        (_, true, _) => Some("revoked"),
+        (.., true) => Some("quarantined"),
+        _ => None,
     };
-    let (rows, damaged) = block_on(async {
-        let registry = args.registry.open().await?;
-        let read = read_list(&registry, &filter, args.limit.unwrap_or(u64::MAX), output).await?;
-        registry.close().await;
-        Ok(read)
+    let which = WhichDevices {
+        name_prefix: args.name.clone(),
+        id_prefix: args.id.clone(),
+        mode: args.mode.map(|mode| {
+            match mode {
+                ModeName::Pool => "pool",
+                ModeName::Key => "key",
+            }
+            .to_owned()
+        }),
+        status: status.map(str::to_owned),
+        ..WhichDevices::default()
+    };
+    let mut rows = Vec::new();
+    let damaged = block_on(async {
+        let site = args.site.open().await?;
+        let ask = async |limit, after| site.devices(&which, limit, after).await;
+        let damaged = walk(args.limit, output, ask, |device| {
+            output.object(&DeviceLine::from(&device))?;
+            if !output.is_json() {
+                rows.push(row(&device));
+            }
+            Ok(())
+        })
+        .await?;
+        site.close().await;
+        Ok(damaged)
     })?;
     let count = rows.len() as u64;
     let header = ["device", "name", "mode", "status", "rows left", "of", "PUF"];
@@ -131,94 +151,74 @@ pub fn left_out(damaged: u64) -> Failure {
     ))
 }
 
-/// Prints each device for machines, and returns the rows of the table for people with the count of damaged records.
-async fn read_list(
-    registry: &Registry,
-    filter: &Filter,
-    limit: u64,
-    output: Output,
-) -> Result<(Vec<Vec<String>>, u64), Failure> {
-    let (mut rows, mut damaged, mut after, mut left) = (Vec::new(), 0, None, limit);
-    loop {
-        let wanted = u32::try_from(left).unwrap_or(PAGE).min(PAGE);
-        let page = registry.list(filter, after, wanted).await?;
-        damaged += page.damaged.len() as u64;
-        for error in &page.damaged {
-            tracing::error!(%error, "left out");
-        }
-        for device in &page.devices {
-            output.object(&DeviceLine::from(device))?;
-            if !output.is_json() {
-                rows.push(row(device));
-            }
-        }
-        left = left.saturating_sub(page.devices.len() as u64);
-        after = page.next;
-        if after.is_none() || left == 0 || !output.is_read() {
-            return Ok((rows, damaged));
-        }
-    }
-}
-
-fn row(device: &DeviceInfo) -> Vec<String> {
+fn row(device: &Device) -> Vec<String> {
     let rows = |count: Option<u32>| count.map_or("–".to_owned(), |count| count.to_string());
     vec![
-        device.device.to_string(),
+        device.id.clone(),
         device.name.clone(),
-        mode(device).to_owned(),
-        match (&device.status, &device.quarantine) {
-            (Status::Revoked { .. }, _) => "revoked",
-            (Status::Active, Some(_)) => "quarantined",
-            (Status::Active, None) => "active",
-        }
-        .to_owned(),
-        rows(device.rows_left()),
-        rows(device.rows_left().map(|_| device.rows_total)),
+        device.mode.clone().into_owned(),
+        device.status.clone().into_owned(),
+        rows(device.rows_left),
+        rows(device.rows_left.map(|_| device.rows_total)),
         device.puf_profile.clone(),
     ]
 }
 
-fn mode(device: &DeviceInfo) -> &'static str {
-    match device.mode {
-        Mode::Pool => "pool",
-        Mode::Key => "key",
-    }
-}
-
 /// Prints one device.
 pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
+    let mut history = Vec::new();
     let device = block_on(async {
-        let registry = args.registry.open().await?;
-        let device = registry.get(args.device).await?;
-        registry.close().await;
+        let site = args.site.open().await?;
+        let device = site.device(args.device).await?;
+        if args.history {
+            let which = History {
+                device: Some(device.id.clone()),
+                ..History::default()
+            };
+            let ask = async |limit, after| site.history(&which, limit, after).await;
+            walk(Some(HISTORY_MAX), output, ask, |entry| {
+                history.push(entry);
+                Ok(())
+            })
+            .await?;
+        }
+        site.close().await;
         Ok(device)
     })?;
     output.object(&DeviceLine::from(&device))?;
+    output.fields(&fields(&device))?;
+    for entry in &history {
+        output.object(entry)?;
+    }
+    output.table(&HEADER, &[0], history.iter().map(row_of_event).collect())
+}
+
+fn fields(device: &Device) -> Vec<(&'static str, String)> {
     let mut fields = vec![
-        ("device", device.device.to_string()),
+        ("device", device.id.clone()),
         ("name", device.name.clone()),
-        ("mode", mode(&device).to_owned()),
+        ("mode", device.mode.clone().into_owned()),
         ("PUF", device.puf_profile.clone()),
-        ("suite", device.suite.number().to_string()),
+        ("suite", device.suite.to_string()),
         ("enrolled", date(device.enrolled_at_s)),
         ("credentials replaced", counted(u64::from(device.epoch), "time")),
     ];
-    let (status, reason) = match (&device.status, &device.quarantine) {
-        (Status::Revoked { at_s, reason }, _) => (format!("revoked on {}", date(*at_s)), Some(reason)),
-        (Status::Active, Some(Quarantine { at_s, reason })) => {
-            (format!("in quarantine since {}", date(*at_s)), Some(reason))
-        }
-        (Status::Active, None) => ("active".to_owned(), None),
-    };
-    fields.push(("status", status));
-    fields.extend(reason.map(|reason| ("reason", reason.clone())));
-    if let Some(left) = device.rows_left() {
-        let numbers = device.indices();
-        fields.push(("rows", format!("{} from {}", device.rows_total, numbers.start)));
+    let since = device.since_s.map(date).unwrap_or_default();
+    fields.push((
+        "status",
+        match &*device.status {
+            "revoked" => format!("revoked on {since}"),
+            "quarantined" => format!("in quarantine since {since}"),
+            other => other.to_owned(),
+        },
+    ));
+    fields.extend(device.reason.clone().map(|reason| ("reason", reason)));
+    if let Some(left) = device.rows_left {
+        fields.push(("rows", format!("{} from {}", device.rows_total, device.first_idx)));
         fields.push(("rows left", left.to_string()));
         fields.push(("next row", device.idx_floor.to_string()));
     }
-    output.fields(&fields)
+    fields
 }
 
 /// `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").

@@ -5,6 +5,7 @@ mod list;
 mod pair;
 mod revoke;
 mod transfer;
+mod treat;
 
 use clap::Subcommand;
 
@@ -31,6 +32,10 @@ Examples:
     Show(list::ShowArgs),
     /// Revoke devices, for good: running gateways shut them out at once
     Revoke(revoke::RevokeArgs),
+    /// Shut devices out until they are released
+    Quarantine(treat::TreatArgs),
+    /// Let devices out of quarantine
+    Release(treat::ReleaseArgs),
     /// Which devices may talk to each other
     #[command(
         subcommand,
@@ -54,6 +59,8 @@ impl DeviceCommand {
             Self::List(args) => args.json,
             Self::Show(args) => args.json,
             Self::Revoke(args) => args.json,
+            Self::Quarantine(args) => args.json,
+            Self::Release(args) => args.json,
             Self::Pair(command) => command.wants_json(),
             Self::Export(args) => args.json,
             Self::Import(args) => args.json,
@@ -69,6 +76,8 @@ pub fn run(command: DeviceCommand) -> Result<(), Failure> {
         DeviceCommand::List(args) => list::list(&args, output),
         DeviceCommand::Show(args) => list::show(&args, output),
         DeviceCommand::Revoke(args) => revoke::run(&args, output),
+        DeviceCommand::Quarantine(args) => treat::quarantine(&args, output),
+        DeviceCommand::Release(args) => treat::release(&args, output),
         DeviceCommand::Pair(command) => pair::run(&command, output),
         DeviceCommand::Export(args) => transfer::export(&args, output),
         DeviceCommand::Import(args) => transfer::import(&args, output),

@@ -2,14 +2,14 @@
 
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
+use linewarden_client::Treatment;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{RegistryError, Status};
 
 use crate::cmd::device::list::date;
-use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::block_on;
+use crate::site::{ReasonArgs, SiteArgs};
 
 /// Which devices.
 #[derive(Args, Debug)]
@@ -23,11 +23,10 @@ pub struct RevokeArgs {
     /// Their ids, up to 16 hexadecimal digits
     #[arg(required = true, value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
-    /// Why, for people
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
     #[command(flatten)]
-    registry: RegistryArgs,
+    reason: ReasonArgs,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines, one object a line
     #[arg(long)]
     pub json: bool,
@@ -35,31 +34,27 @@ pub struct RevokeArgs {
 
 /// Revokes them, one after the other; all ids are looked up first.
 pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
-    let now_s = now_s()?;
     block_on(async {
-        let registry = args.registry.open().await?;
-        let mut statuses = Vec::with_capacity(args.devices.len());
+        let site = args.site.open().await?;
+        let mut known = Vec::with_capacity(args.devices.len());
         for device in &args.devices {
-            statuses.push(match registry.get(*device).await {
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
-                    tracing::warn!(%error, "revoked all the same");
-                    Status::Active
-                }
-                known => known?.status,
-            });
+            known.push(site.find_even_damaged(*device).await?);
         }
-        for (device, status) in args.devices.iter().zip(statuses) {
-            if let Status::Revoked { at_s, reason } = status {
-                tell_already(output, *device, at_s, &reason)?;
+        for (device, known) in args.devices.iter().zip(known) {
+            if let Some(known) = known.filter(|known| known.status == "revoked") {
+                let reason = known.reason.as_deref().unwrap_or_default();
+                tell_already(output, *device, known.since_s.unwrap_or_default(), reason)?;
                 continue;
             }
-            let revision = registry.revoke(*device, &args.reason, now_s).await?;
+            let revision = site
+                .treat(*device, Treatment::Revoke, &args.reason.reason)
+                .await?;
             output.object(&serde_json::json!({
-                "device_id": device.to_string(), "status": "revoked", "revision": revision.0,
+                "device_id": device.to_string(), "status": "revoked", "revision": revision,
             }))?;
             output.line(format_args!("revoked {device}"))?;
         }
-        registry.close().await;
+        site.close().await;
         Ok(())
     })
 }

@@ -9,6 +9,7 @@ use crate::cmd::device::list::left_out;
 use crate::failure::Failure;
 use crate::output::{Output, counted, show};
 use crate::registry::{RegistryArgs, block_on};
+use crate::site::{ReasonArgs, SiteArgs};
 
 /// Where to.
 #[derive(Args, Debug)]
@@ -44,7 +45,11 @@ pub struct ExportArgs {
 The whole file is checked before anything is stored. Marks and revocations come along.
 
 Examples:
-  linewarden device import fleet.jsonl --export-key export.key --config gateway.toml")]
+  linewarden device import fleet.jsonl --export-key export.key --config gateway.toml
+  linewarden device import fleet.jsonl --export-key export.key --reason \"hall 3\" \\
+    --server https://ctl.example:20560 --token-file alice.token
+
+A controller is sent a thousand at a time. One that goes away meanwhile is waited for (--patience), and none is stored twice.")]
 pub struct ImportArgs {
     /// The file
     file: PathBuf,
@@ -55,7 +60,9 @@ pub struct ImportArgs {
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
-    registry: RegistryArgs,
+    reason: ReasonArgs,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -114,15 +121,17 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         ..BulkOptions::default()
     };
     let devices = block_on(async {
-        let registry = args.registry.open().await?;
+        let site = args.site.open().await?;
         let bar = output.progress(0, "importing");
-        let imported = registry
-            .import_file(&args.file, &key, options, |progress| show(&bar, progress))
+        let imported = site
+            .import_file(&args.file, &key, options, &args.reason.reason, |progress| {
+                show(&bar, progress)
+            })
             .await;
         bar.finish_and_clear();
         // After a refusal, too, no log stays beside the file.
-        registry.close().await;
-        Ok(imported?)
+        site.close().await;
+        imported
     })?;
     output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;
     output.line(format_args!("imported {}", counted(devices, "device")))

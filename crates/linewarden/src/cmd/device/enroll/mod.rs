@@ -14,7 +14,7 @@ use linewarden_protocol::ids::DeviceId;
 use crate::cmd::device::list::ModeName;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::RegistryArgs;
+use crate::site::{ReasonArgs, SiteArgs};
 
 /// Where the PUF is.
 #[derive(Subcommand, Debug)]
@@ -60,7 +60,9 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     #[command(flatten)]
-    registry: RegistryArgs,
+    reason: ReasonArgs,
+    #[command(flatten)]
+    site: SiteArgs,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,

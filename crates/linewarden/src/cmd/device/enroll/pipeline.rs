@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
-use linewarden_registry::{BulkOptions, DeviceRecord, OnConflict, Registry, RegistryError};
+use linewarden_registry::{BulkOptions, DeviceRecord, OnConflict, RegistryError};
 
 use super::CommonArgs;
 use super::files::{DeviceFiles, Way};
@@ -17,6 +17,7 @@ use crate::cmd::{now_s, random_u64};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
 use crate::registry::block_on;
+use crate::site::Site;
 
 /// Devices per transaction.
 const CHUNK_DEVICES: usize = 500;
@@ -41,19 +42,19 @@ struct Work<'a> {
 /// Enrols all devices and stores them.
 pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Failure> {
     block_on(async {
-        let registry = common.registry.open().await?;
+        let site = common.site.open().await?;
         let work = Work {
             common,
             maker,
             enrolled_at_s: now_s()?,
-            first_idx: first_idx(&registry, common).await?,
+            first_idx: first_idx(&site, common).await?,
             begun: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             written: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let devices = enrol_all(&registry, &work, output).await?;
-        registry.close().await;
+        let devices = enrol_all(&site, &work, output).await?;
+        site.close().await;
         tell(output, common, &devices)?;
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -66,20 +67,20 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
 }
 
 /// Refuses early what the registry would refuse late, and finds where a replaced pool has to start.
-async fn first_idx(registry: &Registry, common: &CommonArgs) -> Result<RowIndex, Failure> {
+async fn first_idx(site: &Site, common: &CommonArgs) -> Result<RowIndex, Failure> {
     let Some(device) = common.device else {
         return Ok(RowIndex(0));
     };
-    match (registry.get(device).await, common.replace) {
-        (Ok(info), _) if !info.status.is_active() => Err(RegistryError::Revoked { device }.into()),
-        (Ok(info), true) => Ok(info.idx_floor),
-        (Ok(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
-        (Err(RegistryError::UnknownDevice { .. }), false) => Ok(RowIndex(0)),
-        (Err(error), _) => Err(error.into()),
+    match (site.find(device).await?, common.replace) {
+        (Some(known), _) if known.status == "revoked" => Err(RegistryError::Revoked { device }.into()),
+        (Some(known), true) => Ok(RowIndex(known.idx_floor)),
+        (Some(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
+        (None, false) => Ok(RowIndex(0)),
+        (None, true) => Err(RegistryError::UnknownDevice { device }.into()),
     }
 }
 
-async fn enrol_all(registry: &Registry, work: &Work<'_>, output: Output) -> Result<Vec<DeviceId>, Failure> {
+async fn enrol_all(site: &Site, work: &Work<'_>, output: Output) -> Result<Vec<DeviceId>, Failure> {
     let total = work.maker.count();
     let threads = available_parallelism().map_or(1, usize::from);
     let bar = output.progress(total, "enrolling");
@@ -105,15 +106,18 @@ async fn enrol_all(registry: &Registry, work: &Work<'_>, output: Output) -> Resu
             devices.borrow_mut().push(device);
             bar.inc(1);
         });
-        let result = futures_block(registry.enrol_bulk(records, options, |progress| {
-            let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
-            for device in devices.borrow().iter().take(done).skip(stored.get()) {
-                if let Err(failure) = DeviceFiles::new(&work.common.out, *device).adopt() {
-                    misplaced.get_or_insert(failure);
-                }
-            }
-            stored.set(done);
-        }));
+        let result =
+            futures_block(
+                site.enrol_bulk(records, options, &work.common.reason.reason, |progress| {
+                    let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
+                    for device in devices.borrow().iter().take(done).skip(stored.get()) {
+                        if let Err(failure) = DeviceFiles::new(&work.common.out, *device).adopt() {
+                            misplaced.get_or_insert(failure);
+                        }
+                    }
+                    stored.set(done);
+                }),
+            );
         // Whatever happened, nobody waits for the threads' devices any more.
         work.stop.store(true, Ordering::Release);
         result
@@ -141,7 +145,7 @@ fn discard_unstored(work: &Work<'_>, stored: &[DeviceId]) {
 }
 
 /// Blocks on the runtime's own thread: the records come from other threads, and the database has its own, too.
-fn futures_block<T>(future: impl Future<Output = Result<T, RegistryError>>) -> Result<T, RegistryError> {
+fn futures_block<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
 }
 

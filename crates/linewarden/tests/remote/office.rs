@@ -1,0 +1,185 @@
+//! A controller as its operators run it, and who asks it from afar.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::{Process, linewarden};
+
+/// What a command said.
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    pub fn refused(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        assert!(!self.err.contains("lw_"), "no token is shown: {}", self.err);
+        self.err
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// A controller on a registry of its own, with an admin `ada`, an operator `olga` and a viewer `vic`.
+pub struct Office {
+    directory: tempfile::TempDir,
+    pub port: u16,
+    controller: Option<Process>,
+}
+
+impl Office {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let mut office = Self {
+            directory,
+            port,
+            controller: None,
+        };
+        for command in [
+            "certificate ca --out pki",
+            "certificate controller --ca pki --name 127.0.0.1 --out ctl",
+            "registry create --registry fleet.registry --key-file master.key",
+        ] {
+            office.run(command).ok();
+        }
+        let configuration = format!(
+            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:{port}\"\n\
+             [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
+             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+        );
+        fs::write(office.path("controller.toml"), configuration).unwrap();
+        for (name, role) in [("ada", "admin"), ("olga", "operator"), ("vic", "viewer")] {
+            let token = office
+                .run(&format!("user add {name} --role {role} --config controller.toml"))
+                .ok();
+            office.token(name, token.trim());
+        }
+        office.start();
+        office
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn start(&mut self) {
+        let controller = Process::start(linewarden(
+            self.at(),
+            "controller --config controller.toml --json",
+        ));
+        controller.event("started");
+        self.controller = Some(controller);
+    }
+
+    /// As a power cut ends it.
+    pub fn kill(&mut self) {
+        self.controller
+            .take()
+            .unwrap()
+            .end_by(nix::sys::signal::Signal::SIGKILL);
+    }
+
+    /// Keeps somebody's token where others cannot read it.
+    pub fn token(&self, name: &str, token: &str) {
+        let path = self.path(&format!("{name}.token"));
+        fs::write(&path, format!("{token}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = linewarden(self.at(), words);
+        for variable in [
+            "SERVER",
+            "SERVER_CA",
+            "TOKEN_FILE",
+            "CLIENT_CERT",
+            "CLIENT_KEY",
+            "MASTER_KEY",
+            "LOG",
+        ] {
+            command.env_remove(format!("LINEWARDEN_{variable}"));
+        }
+        command
+    }
+
+    pub fn run(&self, words: &str) -> Said {
+        self.command(words).output().unwrap().into()
+    }
+
+    /// On the registry itself.
+    pub fn at_hand(&self, words: &str) -> Said {
+        self.run(&format!(
+            "{words} --registry fleet.registry --key-file master.key"
+        ))
+    }
+
+    /// How the controller is named.
+    pub fn server(&self) -> String {
+        format!("--server https://127.0.0.1:{} --server-ca pki/ca.pem", self.port)
+    }
+
+    /// By the controller, as somebody.
+    pub fn as_user(&self, name: &str, words: &str) -> Said {
+        self.run(&format!("{words} {} --token-file {name}.token", self.server()))
+    }
+
+    /// The file of a public key that `signed keygen` has made.
+    pub fn public_key(&self, signer: &str) -> String {
+        format!("{signer}/signer.json")
+    }
+
+    /// Some of everything, and so many devices more.
+    pub fn prepare(&self, many: usize) {
+        for command in [
+            format!("device enroll simulated --count {many} --rows 2 --name pump --out pumps").as_str(),
+            "device enroll simulated --device d1 --rows 4 --name \u{202e}evil --out pumps",
+            "device enroll simulated --device d2 --model sram --out pumps",
+            "device enroll simulated --device d3 --rows 2 --out pumps",
+            "device quarantine d1 --reason odd",
+            "device release d1 --reason explained",
+            "device quarantine d1 --reason odd",
+            "device revoke d2 --reason stolen",
+            "gateway enter 7 --name hall --reason new",
+            "gateway enter 8 --name roof --reason new",
+            "gateway retire 8 --reason burnt",
+            "policy set pumps --every 30 --reason new",
+        ] {
+            self.at_hand(command).ok();
+        }
+        self.run("signed keygen --scheme ed25519 --out truck7").ok();
+        let key = self.public_key("truck7");
+        self.at_hand(&format!("signer add {key} --name truck --reason new"))
+            .ok();
+    }
+}
+
+/// A TCP port of the loopback interface that nobody has at the moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}

@@ -1,0 +1,213 @@
+//! Questions that cannot be read: whoever has read them, the answer is of one form, and the description has it.
+
+use linewarden_registry::{Location, Registry, Role};
+use linewarden_testbed::{Postgres, PostgresOptions};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::office::{Ca, Caller, Office, key, unique};
+
+fn write(caller: &Caller<'_>, method: Method, path: &str) -> reqwest::RequestBuilder {
+    caller.request(method, path).header("Idempotency-Key", unique())
+}
+
+#[test]
+fn every_refusal_is_json() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    let devices = "/api/v1/devices";
+    let json_body = |text: &str| {
+        write(&ada, Method::POST, devices)
+            .header("Content-Type", "application/json")
+            .body(text.to_owned())
+    };
+    ada.send(json_body("{")).refused(400, "bad_request");
+    ada.send(json_body("{\"id\":7}")).refused(422, "invalid");
+    ada.send(json_body("{\"id\":\"d1\",\"unknown\":1}"))
+        .refused(422, "invalid");
+    let plain = write(&ada, Method::POST, devices).body("{}");
+    ada.send(plain).refused(415, "unsupported_media_type");
+    ada.get("/api/v1/devices?limit=many").refused(400, "bad_request");
+    ada.get("/api/v1/devices/%FF").refused(400, "bad_request");
+    ada.get("/api/v1/nothing").refused(404, "unknown_path");
+    ada.get("/nothing").refused(404, "not_found");
+    ada.send(write(&ada, Method::DELETE, devices))
+        .refused(405, "method_not_allowed");
+    ada.send(ada.request(Method::POST, "/healthz"))
+        .refused(405, "method_not_allowed");
+    let huge = ada
+        .request(Method::POST, "/api/v1/login")
+        .json(&json!({"token": "x".repeat(8_192)}));
+    ada.send(huge).refused(413, "too_large");
+    let allowed = ada.request(Method::DELETE, "/api/v1/status");
+    let allowed = office.runtime.block_on(async { allowed.send().await.unwrap() });
+    assert!(allowed.headers().contains_key("allow"), "{allowed:?}");
+}
+
+/// PostgreSQL refuses the character as its own failure; nobody gets that far.
+fn no_text_has_null(office: &Office) {
+    let ada = office.caller("ada", Role::Admin);
+    for path in [
+        "/api/v1/devices?name_prefix=a%00b",
+        "/api/v1/audit?by=%00",
+        "/api/v1/audit?what=%00",
+        "/api/v1/events/history?kinds=%00",
+        "/api/v1/rounds?group=%00",
+        "/api/v1/results?state=%00",
+        "/api/v1/devices/%00",
+    ] {
+        ada.get(path).refused(400, "bad_request");
+    }
+    let removed = write(&ada, Method::DELETE, "/api/v1/users/%00?reason=over");
+    ada.send(removed).refused(400, "bad_request");
+    let reason =
+        json!({"id": "d1", "name": "a\u{0}b", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
+    ada.post("/api/v1/devices", &reason).refused(422, "invalid");
+    let login = ada
+        .request(Method::POST, "/api/v1/login")
+        .json(&json!({"token": "\u{0}"}));
+    ada.send(login).refused(401, "unauthenticated");
+    let group = json!({"name": "a\u{0}", "role": "viewer", "reason": "new"});
+    ada.post("/api/v1/users", &group).refused(422, "invalid");
+}
+
+#[test]
+fn no_text_has_the_character_null() {
+    no_text_has_null(&Office::new());
+}
+
+#[test]
+fn no_text_has_the_character_null_over_postgresql() {
+    let server = match Postgres::start(PostgresOptions::default()) {
+        Ok(server) => server,
+        Err(missing) => {
+            println!("SKIPPED: needs PostgreSQL: {missing}");
+            return;
+        }
+    };
+    let location: Location = server.new_schema("nulls").unwrap().parse().unwrap();
+    let runtime = std::sync::Arc::new(tokio::runtime::Runtime::new().unwrap());
+    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
+    no_text_has_null(&Office::over(
+        std::sync::Arc::new(Ca::new()),
+        runtime,
+        registry,
+        "ctl-a",
+    ));
+}
+
+#[test]
+fn the_description_says_how_one_comes_in_and_is_refused() {
+    let office = Office::new();
+    let api = office.caller("vera", Role::Viewer).get("/openapi.json").ok();
+    let schemes = &api["components"]["securitySchemes"];
+    assert_eq!(schemes["token"]["scheme"], "bearer");
+    assert_eq!(schemes["session"]["in"], "cookie");
+    assert_eq!(schemes["session"]["name"], "linewarden_session");
+    assert_eq!(schemes["certificate"]["type"], "mutualTLS");
+    assert_eq!(api["security"].as_array().unwrap().len(), 3);
+    assert_eq!(api["paths"]["/api/v1/login"]["post"]["security"], json!([]));
+    let has = |operation: &Value, header: &str| {
+        let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+        parameters
+            .iter()
+            .any(|one| one["in"] == "header" && one["name"] == header)
+    };
+    let mut writes = 0;
+    for (path, verbs) in api["paths"].as_object().unwrap() {
+        for (verb, operation) in verbs.as_object().unwrap() {
+            let responses = &operation["responses"];
+            for status in ["401", "403", "429", "503"] {
+                let reference = responses[status]["content"]["application/json"]["schema"]["$ref"].as_str();
+                assert_eq!(
+                    reference,
+                    Some("#/components/schemas/ErrorBody"),
+                    "{verb} {path} {status}"
+                );
+            }
+            assert!(
+                responses["429"]["headers"]["Retry-After"].is_object(),
+                "{verb} {path}"
+            );
+            if verb != "get" && !path.contains("/log") {
+                assert!(has(operation, "Idempotency-Key"), "{verb} {path}");
+                writes += 1;
+            }
+        }
+    }
+    assert!(writes > 10, "{writes}");
+    assert!(has(&api["paths"]["/api/v1/events"]["get"], "Last-Event-ID"));
+    assert!(has(&api["paths"]["/api/v1/devices/import"]["post"], "X-Reason"));
+    // What is referred to is there.
+    let text = api.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(api["components"]["schemas"][name].is_object(), "{name}");
+    }
+}
+
+/// Whatever became of the first time, the same import stores each device once; another one under its key is refused.
+#[test]
+fn an_import_may_be_sent_again() {
+    let office = Office::new();
+    let olga = office.caller("olga", Role::Operator);
+    let lines = |count: u32| -> String {
+        let line = |n: u32| json!({"id": format!("{n:x}"), "credentials": {"key": format!("{n:032x}")}});
+        (1..=count).map(|n| format!("{}\n", line(n))).collect()
+    };
+    let import = |body: String, key: &str| {
+        let request = olga
+            .request(Method::POST, "/api/v1/devices/import")
+            .header("X-Reason", "neue Geräte".as_bytes());
+        olga.send(request.header("Idempotency-Key", key).body(body))
+    };
+    // A body that breaks off in its third thousand.
+    let broken = format!("{}{{", lines(2_500));
+    let refused = import(broken, "k1");
+    assert_eq!(refused.body["error"]["stored"], 2_000, "{}", refused.text);
+    let count = || {
+        olga.get("/api/v1/devices?limit=1000&after=7cf").ok()["items"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(count(), 1, "2000 of them, from the last one on");
+    assert_eq!(import(lines(2_500), "k1").ok()["stored"], 2_500);
+    assert_eq!(count(), 501);
+    assert_eq!(import(lines(2_500), "k1").ok()["stored"], 2_500);
+    import(lines(2_500), "k2").refused(409, "conflict");
+    import(lines(2_400), "k1").refused(409, "conflict");
+    import(lines(2_500).replacen('{', "{ ", 1), "k1").refused(409, "conflict");
+    import(lines(1), "k 1").refused(422, "invalid");
+    let audit = office.caller("ada", Role::Admin).get("/api/v1/audit").ok();
+    assert_eq!(
+        audit["items"][audit["items"].as_array().unwrap().len() - 1]["reason"],
+        "neue Geräte"
+    );
+}
+
+/// For who cannot send the header, as browsers' `EventSource` at its beginning.
+#[test]
+fn the_last_event_may_stand_in_the_query() {
+    let office = Office::new();
+    let olga = office.caller("olga", Role::Operator);
+    for id in ["d1", "d2"] {
+        let device = json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});
+        olga.post("/api/v1/devices", &device).ok();
+    }
+    let first = |path: &str| {
+        let request = olga.request(Method::GET, path);
+        office.runtime.block_on(async {
+            let mut response = request.send().await.unwrap();
+            let mut text = String::new();
+            while !text.contains("id:") {
+                let chunk = tokio::time::timeout(std::time::Duration::from_secs(20), response.chunk()).await;
+                text.push_str(std::str::from_utf8(&chunk.unwrap().unwrap().unwrap()).unwrap());
+            }
+            let line = text.lines().find_map(|line| line.strip_prefix("id:")).unwrap();
+            line.trim().to_owned()
+        })
+    };
+    assert_eq!(first("/api/v1/events?last_event_id=0&kinds=enrolled"), "1");
+    assert_eq!(first("/api/v1/events?last_event_id=1&kinds=enrolled"), "2");
+}
