@@ -23,6 +23,7 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use utoipa::OpenApi;
 
+pub(crate) use self::results::Round;
 pub(crate) use self::status::{LastCounted, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;
