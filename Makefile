@@ -17,7 +17,7 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo deb test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme clean
+.PHONY: help setup demo deb test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme pictures clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
@@ -87,6 +87,9 @@ deb: setup ## the Debian package, in target/deb
 readme: setup ## run demo and bench and put their output into README.md
 	cargo build --release -p linewarden
 	@scripts/readme-update
+
+pictures: setup ## take the pictures of the dashboard anew, of a fleet at work: five minutes
+	@scripts/dashboard-picture
 
 clean: ## remove everything that was built or measured here
 	cargo clean

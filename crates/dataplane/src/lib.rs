@@ -25,6 +25,7 @@ pub mod counters;
 pub mod ethtool;
 pub mod event;
 mod frames;
+pub mod handling;
 pub mod host;
 pub mod layout;
 mod measurement;
@@ -48,6 +49,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
+pub use self::handling::Handling;
 pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
@@ -244,6 +246,17 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel.
     fn counters(&self) -> Result<Counters, DataPlaneError>;
+    /// How long accepted RESPONSEs took so far, over all CPUs and threads; `None`: nobody measures it.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn handling(&self) -> Result<Option<Handling>, DataPlaneError> {
+        Ok(None)
+    }
+    /// How many sessions live at `now_s` of the boot-time clock, see [`Store::count_sessions`]; `None`: nobody knows (yet).
+    fn sessions(&mut self, _now_s: u32) -> Option<u64> {
+        None
+    }
     /// Hands the events so far to `sink`.
     ///
     /// # Errors
@@ -331,6 +344,7 @@ pub(crate) trait StoreBacked: Send {
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
     fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
+    fn handling(&self) -> Result<Handling, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
@@ -424,6 +438,12 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn set_stopping(&mut self, stopping: bool) {
         self.store().set_stopping(stopping);
+    }
+    fn handling(&self) -> Result<Option<Handling>, DataPlaneError> {
+        StoreBacked::handling(self).map(Some)
+    }
+    fn sessions(&mut self, now_s: u32) -> Option<u64> {
+        self.store_mut().count_sessions(now_s)
     }
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         StoreBacked::counters(self)

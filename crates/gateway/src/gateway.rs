@@ -339,9 +339,22 @@ fn start_feeder(
     };
     let shared = Arc::clone(shared);
     let look = move || {
-        let counters = plane.with_plane(|plane| plane.counters()).ok()?.ok()?;
+        let counted = plane.with_plane(|plane| {
+            let now_ns = Clock::now().boot_ns;
+            let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
+            Ok::<_, DataPlaneError>(Look {
+                at_ns: now_ns,
+                status: Status::default(),
+                counters: plane.counters()?,
+                handling: plane.handling()?,
+                sessions: plane.sessions(now_s),
+            })
+        });
         let status = shared.lock().clone();
-        Some(Look { status, counters })
+        Some(Look {
+            status,
+            ..counted.ok()?.ok()?
+        })
     };
     let messages = messages.clone();
     let (at_work, link) = mpsc::sync_channel(0);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_controller::attest::Verifier;
+use linewarden_controller::attest::{Appraised, Verifier};
 use linewarden_controller::trust::{Times, Verdict};
 use linewarden_controller::{Carrier, Controller, Denial, Link, SessionReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Moment, RegistryError, Revision};
+use linewarden_registry::{Moment, RegistryError, Revision, RoundRecord};
 use tonic::{Code, Request, Response, Status};
 
 use crate::convert::{self, Malformed};
@@ -43,9 +43,10 @@ pub struct Told {
     pub slots: u64,
     /// Sessions that live, where that is counted.
     pub sessions: Option<u64>,
-    /// Authentications a second.
-    pub authentications_per_s: f64,
-    /// Latency of an authentication at the gateway, µs: median.
+    /// Accepted RESPONSEs a second, since it was told before.
+    pub authentications_per_s: Option<f64>,
+    /// Latency of an authentication at the gateway, µs: from when an accepted RESPONSE was parsed until its ACK was written, in the
+    /// data plane and over the last minute. The median.
     pub latency_us_p50: Option<f64>,
     /// Likewise, 99 of 100 are no longer.
     pub latency_us_p99: Option<f64>,
@@ -61,6 +62,8 @@ pub trait TellSink: Send + Sync {
     fn heard(&self, gateway: GatewayId);
     /// It has said how it stands.
     fn told(&self, gateway: GatewayId, told: Told);
+    /// A round has ended, and this has come of it; it may be told again.
+    fn appraised(&self, round: &RoundRecord, appraised: &Appraised);
 }
 
 /// Serves gateways. Cheap to clone.
@@ -430,11 +433,15 @@ impl proto::link_server::Link for Server {
         let (round, age_ns) = convert::outcome_from_wire(&request)?;
         let now_s = self.inner.surroundings.times().now_s;
         let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
+        let gateway = link.gateway();
         let appraised = self
             .with_verifier(link, async |verifier| {
                 Ok(verifier.appraise(&round, ended_s, now_s).await?)
             })
             .await?;
+        self.inner
+            .sink
+            .appraised(&round.record(gateway, ended_s), &appraised);
         Ok(Response::new(convert::appraised_to_wire(&appraised)))
     }
 

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linewarden_controller::attest::Appraised;
 use linewarden_link::{TellSink, Told};
-use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{GatewayState, Note, Registry};
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::{GatewayState, Note, Registry, RoundRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::api::Round;
 use crate::clock::now_ms;
+use crate::stream::{Event, Stream};
 
 /// A gateway that has said nothing for so long is silent.
 pub(crate) const SILENT_MS: u64 = 10_000;
@@ -18,6 +21,14 @@ const NOTE_EVERY_MS: u64 = 2_000;
 
 /// What waits for the database, at most: what is beyond, while it does not answer, is lost.
 const TASKS_MAX: usize = 4_096;
+/// A gateway holds no more devices, and has no more sessions.
+const DEVICES_MAX: u64 = u32::MAX as u64;
+/// And accepts no more a second: an 800 Gbit/s line is full of smaller frames by then.
+const RATE_MAX: f64 = 1e9;
+/// Longer than a histogram's last bucket: no time that anybody has measured, µs.
+const LATENCY_US_MAX: f64 = 1e7;
+/// Of one verdict: the largest integer that a browser counts exactly, and a thousand years of a full line.
+const COUNT_MAX: u64 = 1 << 53;
 /// Longest name of a verdict, bytes.
 const VERDICT_BYTES_MAX: usize = 64;
 
@@ -30,7 +41,7 @@ pub(crate) struct Standing {
     pub(crate) devices: u64,
     pub(crate) slots: u64,
     pub(crate) sessions: Option<u64>,
-    pub(crate) authentications_per_s: f64,
+    pub(crate) authentications_per_s: Option<f64>,
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
     pub(crate) verdicts: BTreeMap<String, u64>,
@@ -58,6 +69,7 @@ pub(crate) struct Fleet {
     /// What others have noted.
     others: Mutex<HashMap<GatewayId, Heard>>,
     tasks: Sender<Task>,
+    stream: Arc<Stream>,
 }
 
 #[derive(Default)]
@@ -65,6 +77,8 @@ struct Own {
     heard_ms: u64,
     noted_ms: u64,
     is_lost: bool,
+    /// The last round that ended.
+    round: Option<u32>,
     standing: Standing,
 }
 
@@ -74,13 +88,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Fleet {
-    pub(crate) fn new(name: Arc<str>) -> (Arc<Self>, FleetTasks) {
+    /// Rounds that end are told to who listens to `stream`.
+    pub(crate) fn new(name: Arc<str>, stream: Arc<Stream>) -> (Arc<Self>, FleetTasks) {
         let (tasks, inbox) = channel(TASKS_MAX);
         let fleet = Self {
             name,
             own: Mutex::default(),
             others: Mutex::default(),
             tasks,
+            stream,
         };
         (Arc::new(fleet), FleetTasks(inbox))
     }
@@ -138,10 +154,14 @@ impl Fleet {
     }
 
     fn note(&self, kind: &str, gateway: GatewayId, detail: String) {
+        self.note_of(kind, gateway, None, detail);
+    }
+
+    fn note_of(&self, kind: &str, gateway: GatewayId, device: Option<DeviceId>, detail: String) {
         self.leave(Task::Note(Note {
             kind: kind.to_owned(),
             gateway: Some(gateway),
-            device: None,
+            device,
             detail,
         }));
     }
@@ -170,9 +190,9 @@ pub(crate) async fn noted(
     Ok(heard.collect())
 }
 
-/// JSON has no others.
-fn finite(number: f64) -> Option<f64> {
-    number.is_finite().then_some(number)
+/// What can be true: JSON has no other numbers, and no gateway is faster, or slower, than any.
+fn within(number: Option<f64>, most: f64) -> Option<f64> {
+    number.filter(|number| (0.0..=most).contains(number))
 }
 
 /// Of a newer gateway it may be one that is not known here.
@@ -219,17 +239,18 @@ impl TellSink for Sink {
             version: std::mem::take(&mut entry.standing.version),
             fence: entry.standing.fence,
             dataplane: told.dataplane.chars().take(64).collect(),
-            devices: told.devices,
-            slots: told.slots,
-            sessions: told.sessions,
-            authentications_per_s: finite(told.authentications_per_s).unwrap_or_default(),
-            latency_us_p50: told.latency_us_p50.and_then(finite),
-            latency_us_p99: told.latency_us_p99.and_then(finite),
+            // Of thousands of gateways the sum is a number still.
+            devices: told.devices.min(DEVICES_MAX),
+            slots: told.slots.min(DEVICES_MAX),
+            sessions: told.sessions.filter(|sessions| *sessions <= DEVICES_MAX),
+            authentications_per_s: within(told.authentications_per_s, RATE_MAX),
+            latency_us_p50: within(told.latency_us_p50, LATENCY_US_MAX),
+            latency_us_p99: within(told.latency_us_p99, LATENCY_US_MAX),
             // As many as there are numbers of verdicts: no gateway makes metrics without end.
             verdicts: told
                 .verdicts
                 .into_iter()
-                .filter(|(name, _)| is_verdict(name))
+                .filter(|(name, count)| is_verdict(name) && *count <= COUNT_MAX)
                 .take(256)
                 .collect(),
         };
@@ -247,6 +268,43 @@ impl TellSink for Sink {
             controller: self.0.name.to_string(),
             body,
         }));
+    }
+
+    fn appraised(&self, round: &RoundRecord, appraised: &Appraised) {
+        let mut own = lock(&self.0.own);
+        let before = own.entry(round.gateway).or_default().round.replace(round.number);
+        drop(own);
+        // The gateway did not hear the answer, and has asked again.
+        if before == Some(round.number) {
+            return;
+        }
+        self.0.stream.send(round_event(round));
+        let rounds = format!("in round {} of group {}", round.number, round.group.as_str());
+        for shut_out in &appraised.quarantined {
+            let detail = format!("{}, {rounds}", shut_out.reason);
+            self.0
+                .note_of("quarantined", round.gateway, Some(shut_out.device), detail);
+        }
+        for (device, _) in &appraised.readmitted {
+            let detail = format!("proved itself {rounds}");
+            self.0.note_of("released", round.gateway, Some(*device), detail);
+        }
+    }
+}
+
+/// A round that has ended, for who listens now: no entry of the journal, which would hold little else.
+fn round_event(round: &RoundRecord) -> Event {
+    let body = serde_json::json!({
+        "id": null,
+        "at_ms": now_ms(),
+        "kind": "round",
+        "gateway": round.gateway.0,
+        "round": Round::from(round.clone()),
+    });
+    Event {
+        number: None,
+        kind: "round".into(),
+        data: body.to_string().into(),
     }
 }
 
@@ -281,17 +339,20 @@ mod tests {
     /// Whatever a gateway says of itself, others can read it, and it makes no names of metrics of its own.
     #[test]
     fn what_a_gateway_tells_is_bounded_and_can_be_read() {
-        let (fleet, mut tasks) = Fleet::new("a".into());
+        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
         Sink(Arc::clone(&fleet)).told(
             GATEWAY,
             Told {
-                authentications_per_s: f64::NAN,
+                authentications_per_s: Some(f64::NAN),
+                sessions: Some(u64::MAX),
+                devices: u64::MAX,
                 latency_us_p50: Some(f64::INFINITY),
                 latency_us_p99: Some(7.5),
                 verdicts: [
                     ("reply_ack".to_owned(), 3),
                     ("x".repeat(1 << 20), 1),
                     ("a\n".to_owned(), 1),
+                    ("drop_tag".to_owned(), u64::MAX),
                     (String::new(), 1),
                 ]
                 .into(),
@@ -303,13 +364,15 @@ mod tests {
         };
         let read: Standing = serde_json::from_str(&state.body).unwrap();
         assert_eq!((read.latency_us_p50, read.latency_us_p99), (None, Some(7.5)));
+        assert_eq!((read.authentications_per_s, read.sessions), (None, None));
+        assert_eq!(read.devices, DEVICES_MAX);
         assert_eq!(read.verdicts, [("reply_ack".to_owned(), 3)].into());
     }
 
     #[test]
     fn a_gateway_that_has_gone_to_another_controller_is_not_lost() {
         for (is_heard_elsewhere, notes) in [(false, 1), (true, 0)] {
-            let (fleet, mut tasks) = Fleet::new("a".into());
+            let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
             lock(&fleet.own).insert(GATEWAY, Own::default());
             if is_heard_elsewhere {
                 let heard = Heard {
@@ -328,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_database_is_bounded() {
-        let (fleet, mut tasks) = Fleet::new("a".into());
+        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
         for _ in 0..2 * TASKS_MAX {
             fleet.note("gateway_lost", GATEWAY, String::new());
         }

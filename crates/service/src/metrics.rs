@@ -165,17 +165,17 @@ fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {
         ),
         (
             "linewarden_gateway_authentications_per_second",
-            "Authentications a second at a gateway.",
-            |heard| Some(heard.standing.authentications_per_s),
+            "Accepted RESPONSEs a second at a gateway.",
+            |heard| heard.standing.authentications_per_s,
         ),
         (
             "linewarden_gateway_latency_p50_seconds",
-            "Median latency of an authentication at a gateway.",
+            "Median time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
             |heard| heard.standing.latency_us_p50.map(|us| us / 1e6),
         ),
         (
             "linewarden_gateway_latency_p99_seconds",
-            "99th percentile of the latency of an authentication at a gateway.",
+            "99th percentile of the time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
             |heard| heard.standing.latency_us_p99.map(|us| us / 1e6),
         ),
     ];

@@ -90,14 +90,15 @@ impl Service {
             None => None,
         };
         let name: Arc<str> = options.name.into();
-        let (fleet, tasks) = Fleet::new(Arc::clone(&name));
+        let stream = Stream::new();
+        let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
         let app = App {
             name,
             registry: options.registry,
             controller: options.controller,
             signer: options.signer,
             fleet,
-            stream: Stream::new(),
+            stream,
             limits: Limits::new(),
             known: Arc::default(),
             counts: Arc::default(),

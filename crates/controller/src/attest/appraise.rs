@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber};
 use linewarden_registry::{
     Appraisal, EnrolledAt, GroupName, GroupPolicy, Protection, RegistryError, Reopen, Revision, RoundRecord,
     ShutOut, State, Suspect,
@@ -46,6 +46,30 @@ pub struct RoundOutcome {
     pub last_verdict_ms: u32,
     /// All that were asked.
     pub verdicts: Vec<Verdict>,
+}
+
+impl RoundOutcome {
+    /// How it went, for the registry and for people. `ended_s` is when it ended, in seconds since 1970-01-01 UTC.
+    #[must_use]
+    pub fn record(&self, gateway: GatewayId, ended_s: u64) -> RoundRecord {
+        let count = |wanted: fn(&Seen) -> bool| {
+            let matching = self.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
+            u32::try_from(matching.count()).unwrap_or(u32::MAX)
+        };
+        RoundRecord {
+            gateway,
+            number: self.number.0,
+            group: self.group.clone(),
+            period: self.period,
+            started_at_s: began_s(self, ended_s),
+            ended_at_s: ended_s,
+            asked: count(|_| true),
+            ok: count(|seen| matches!(seen, Seen::Ok(_))),
+            late: count(|seen| matches!(seen, Seen::Late(_))),
+            silent: count(|seen| *seen == Seen::Silent),
+            last_verdict_ms: self.last_verdict_ms,
+        }
+    }
 }
 
 /// What came of a round.
@@ -430,23 +454,7 @@ impl Verifier {
         changed: &[(Appraisal, EnrolledAt)],
         ended_s: u64,
     ) -> Result<(), RegistryError> {
-        let count = |wanted: fn(&Seen) -> bool| {
-            let matching = round.verdicts.iter().filter(|verdict| wanted(&verdict.seen));
-            u32::try_from(matching.count()).unwrap_or(u32::MAX)
-        };
-        let record = RoundRecord {
-            gateway: self.link.gateway(),
-            number: round.number.0,
-            group: round.group.clone(),
-            period: round.period,
-            started_at_s: began_s(round, ended_s),
-            ended_at_s: ended_s,
-            asked: count(|_| true),
-            ok: count(|seen| matches!(seen, Seen::Ok(_))),
-            late: count(|seen| matches!(seen, Seen::Late(_))),
-            silent: count(|seen| *seen == Seen::Silent),
-            last_verdict_ms: round.last_verdict_ms,
-        };
+        let record = round.record(self.link.gateway(), ended_s);
         self.link
             .registry()
             .record_round(self.link.fence(), &record, changed)

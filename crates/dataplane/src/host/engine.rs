@@ -5,6 +5,7 @@
 //! is the commit word); on x86 that costs nothing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::frame::Meta;
@@ -16,12 +17,14 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::attest::{Proofs, Single, Verifier};
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
+use super::lap::Outcome;
 use super::p4dra;
 use super::slow::SlowPath;
 use super::stats::Stats;
 use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
+use crate::handling::TIMED_OF;
 use crate::layout::{HOME_WAYS, Line};
 use crate::p4dra::P4draRegions;
 use crate::rate::RateWindow;
@@ -120,6 +123,8 @@ pub struct ThreadState {
     pub(super) proofs: Proofs,
     /// For the classic profiles.
     pub(super) rng: SplitMix64,
+    /// So many RESPONSEs came.
+    pub(super) responses: u64,
 }
 
 /// The verifier that all threads of a [`super::Host`] run.
@@ -171,6 +176,7 @@ impl Engine {
             door: Doorman::default(),
             proofs: Proofs::default(),
             rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
+            responses: 0,
         }
     }
 
@@ -213,7 +219,7 @@ impl Engine {
                 Err(reason) => Err(reason),
             },
             Kind::Request(message) => self.request(thread, now, from, &message),
-            Kind::Response(message) => self.response(thread, now, from, macs, &message),
+            Kind::Response(message) => self.timed_response(thread, now, from, macs, &message),
             Kind::Neither(reason) => Err(reason),
         };
         let verdict = match outcome {
@@ -225,6 +231,26 @@ impl Engine {
         };
         thread.stats.count(verdict);
         Some(verdict)
+    }
+
+    /// Judges a RESPONSE; of one in [`TIMED_OF`] it is counted how long that took.
+    #[inline]
+    fn timed_response(
+        &self,
+        thread: &mut ThreadState,
+        now: Moment,
+        from: &Origin,
+        macs: &mut impl MacSource,
+        message: &Words,
+    ) -> Outcome {
+        let is_timed = thread.responses % TIMED_OF == 0;
+        thread.responses = thread.responses.wrapping_add(1);
+        let began = is_timed.then(Instant::now);
+        let outcome = self.response(thread, now, from, macs, message);
+        if let (Some(began), Ok((Verdict::ReplyAck, _))) = (began, &outcome) {
+            thread.stats.handled(began.elapsed());
+        }
+        outcome
     }
 
     /// Has the home of the device that a message names on its way from memory: the ways of a whole batch overlap.

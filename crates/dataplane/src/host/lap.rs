@@ -59,7 +59,7 @@ fn store(words: &[std::sync::atomic::AtomicU64; 2], [low, high]: Pair) {
 }
 
 /// A reply with its verdict, or the reason to drop.
-type Outcome = Result<(Verdict, Words), Verdict>;
+pub(super) type Outcome = Result<(Verdict, Words), Verdict>;
 
 /// The parts of a RESPONSE.
 struct Response {

@@ -51,6 +51,7 @@ use crate::capability::{self, Capability};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::handling::Handling;
 use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draAsker, P4draControl, P4draRegions};
 use crate::store::provers::{ProverRegions, Provers};
@@ -436,6 +437,12 @@ impl StoreBacked for Host {
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         let mut sum = Counters::default();
         self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
+        Ok(sum)
+    }
+
+    fn handling(&self) -> Result<Handling, DataPlaneError> {
+        let mut sum = Handling::default();
+        self.stats.iter().for_each(|stats| sum.merge(&stats.handling()));
         Ok(sum)
     }
 

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
 
 use crate::counters::Counters;
 use crate::event::{EVENT_BYTES, Event, SESSION_EVENT_BYTES};
+use crate::handling::{HANDLING_BUCKETS, Handling, bucket_of};
 
 /// Events that one thread can have outstanding; at 10 ms between drains that is 1.6 million a second.
 const EVENTS: usize = 1 << 14;
@@ -18,6 +20,8 @@ const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 pub(super) struct Stats {
     by_verdict: [AtomicU64; VERDICT_SLOTS],
     events_lost: AtomicU64,
+    /// Of timed RESPONSEs, see [`crate::handling`].
+    handled: [AtomicU64; HANDLING_BUCKETS],
     /// `struct lw_session_event`s, or the first words of one, as words; event `n` stands at `n % EVENTS`.
     ring: Box<[[AtomicU64; EVENT_WORDS]]>,
     /// Events ever written: moved by the packet thread.
@@ -32,6 +36,7 @@ impl Stats {
         Self {
             by_verdict: std::array::from_fn(|_| AtomicU64::new(0)),
             events_lost: AtomicU64::new(0),
+            handled: std::array::from_fn(|_| AtomicU64::new(0)),
             ring: (0..EVENTS).map(|_| empty()).collect(),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
@@ -49,6 +54,20 @@ impl Stats {
     pub(super) fn count_many(&self, verdict: Verdict, times: u64) {
         if let Some(counter) = self.by_verdict.get(usize::from(verdict.number())) {
             counter.store(counter.load(Relaxed).wrapping_add(times), Relaxed);
+        }
+    }
+
+    /// Likewise: an accepted RESPONSE took so long.
+    pub(super) fn handled(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(bucket) = self.handled.get(bucket_of(ns)) {
+            bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    pub(super) fn handling(&self) -> Handling {
+        Handling {
+            buckets: std::array::from_fn(|at| self.handled.get(at).map_or(0, |bucket| bucket.load(Relaxed))),
         }
     }
 

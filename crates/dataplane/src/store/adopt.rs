@@ -17,7 +17,7 @@ use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
 /// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
-pub(crate) const LAYOUT: u32 = 3;
+pub(crate) const LAYOUT: u32 = 4;
 
 /// What an earlier process left.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +140,7 @@ impl Store {
             devices,
             places,
             sweep_at: 0,
+            census: super::census::Census::default(),
         };
         for slot in store.places.free_slots() {
             store.clear_slot(*slot);

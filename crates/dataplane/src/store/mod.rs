@@ -5,6 +5,7 @@
 //! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
 
 pub mod adopt;
+mod census;
 mod geometry;
 mod live;
 mod place;
@@ -112,6 +113,7 @@ pub struct Store {
     devices: HashMap<DeviceId, Place>,
     places: Places,
     sweep_at: usize,
+    census: census::Census,
 }
 
 impl Store {
@@ -125,6 +127,7 @@ impl Store {
             devices: HashMap::new(),
             places,
             sweep_at: 0,
+            census: census::Census::default(),
         }
     }
 

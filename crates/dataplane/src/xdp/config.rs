@@ -19,6 +19,8 @@ use linewarden_protocol::verdict::VERDICT_SLOTS;
 
 /// Where `rng` stands in `struct lw_percpu`: behind the counters and nine words.
 pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 9;
+/// Where `handled` does, eight words behind that.
+pub(super) const PERCPU_HANDLED_WORD: usize = PERCPU_RNG_WORD + 8;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.

@@ -7,6 +7,7 @@ use linewarden_protocol::commit;
 use super::skeleton::gateway::types;
 use super::stamp::{StampCell, StampingCell};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
+use crate::handling::{HANDLING_BUCKETS, TIMED_OF};
 use crate::layout::{
     ALTERNATE, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, ELAPSED_MAX, EXPECTED,
     FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note, OpenRounds, P4DRA_PROBES,
@@ -71,9 +72,12 @@ fn the_mirror_of_the_layout_is_true() {
 }
 
 #[test]
-fn the_random_numbers_are_seeded_where_the_program_keeps_them() {
+fn what_a_cpu_counts_lies_where_it_is_looked_for() {
     let words = offset_of!(types::lw_percpu, rng) / 8;
     assert_eq!(words, super::config::PERCPU_RNG_WORD);
+    let words = offset_of!(types::lw_percpu, handled) / 8;
+    assert_eq!(words, super::config::PERCPU_HANDLED_WORD);
+    assert_eq!(size_of::<types::lw_percpu>(), (words + HANDLING_BUCKETS) * 8);
     assert_eq!(
         offset_of!(types::lw_percpu, events_lost),
         linewarden_protocol::verdict::VERDICT_SLOTS * 8
@@ -95,6 +99,7 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_EXPECTED", EXPECTED.to_string());
     defines("LW_SOURCES", SOURCES.to_string());
     defines("LW_P4DRA_PROBES", P4DRA_PROBES.to_string());
+    defines("LW_TIMED_OF", TIMED_OF.to_string());
     defines("LW_MARK_SHIFT", MARK_SHIFT.to_string());
     defines("LW_PROVED", format!("(1U << {})", PROVED.trailing_zeros()));
     defines("LW_ALTERNATE", format!("(1U << {})", ALTERNATE.trailing_zeros()));
@@ -136,7 +141,7 @@ fn a_change_to_the_layout_raises_its_number() {
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (3, 0x8fcc_d337_8620_458e_u64);
+    let known = (4, 0x0fe4_43da_aebc_b2ba_u64);
     assert_eq!(
         (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),

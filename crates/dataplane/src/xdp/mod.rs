@@ -53,6 +53,7 @@ use crate::config::{Config, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::frames::FrameSender;
+use crate::handling::Handling;
 use crate::layout::WaitingProof;
 use crate::measurement::Witness;
 use crate::miss::{self, Carrier, Miss};
@@ -417,6 +418,10 @@ impl StoreBacked for Xdp {
         Ok(counters)
     }
 
+    fn handling(&self) -> Result<Handling, DataPlaneError> {
+        read_handling(&self.skeleton.maps.percpu)
+    }
+
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         self.settle();
         self.rings.take_events()?.into_iter().for_each(sink);
@@ -560,6 +565,22 @@ pub(crate) fn read_counters(percpu: &dyn MapCore) -> Result<Counters, DataPlaneE
             .zip(&mut words)
             .for_each(|(sum, word)| *sum += word);
         sum.events_lost += words.next().unwrap_or_default();
+    }
+    Ok(sum)
+}
+
+/// Sums the per-CPU histograms.
+fn read_handling(percpu: &dyn MapCore) -> Result<Handling, DataPlaneError> {
+    let values = percpu
+        .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|error| DataPlaneError::kernel("reading how long RESPONSEs took", error))?
+        .unwrap_or_default();
+    let mut sum = Handling::default();
+    for value in values {
+        let words = value.chunks_exact(8).skip(config::PERCPU_HANDLED_WORD);
+        for (sum, word) in sum.buckets.iter_mut().zip(words) {
+            *sum += u64::from_ne_bytes(word.try_into().unwrap_or_default());
+        }
     }
     Ok(sum)
 }

@@ -3,6 +3,7 @@
 //! Six tasks serve them, so that a revocation does not wait behind a fleet that is being loaded, nor a device that
 //! wants to authenticate behind either, nor anybody behind reports of sessions, attestation or a slow key.
 
+mod figures;
 mod local;
 mod remote;
 
@@ -11,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use linewarden_controller::attest::RoundOutcome;
 use linewarden_controller::trust::Times;
 use linewarden_controller::{Controller, SessionReport};
-use linewarden_dataplane::{Counters, Opening};
+use linewarden_dataplane::{Counters, Handling, Opening};
 use linewarden_link::Client;
 use linewarden_protocol::ids::GatewayId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -171,8 +172,14 @@ enum Office {
 
 /// How a gateway stands now.
 pub(crate) struct Look {
+    /// When, boot-time clock, ns.
+    pub(crate) at_ns: u64,
     pub(crate) status: Status,
     pub(crate) counters: Counters,
+    /// `None`: the data plane does not measure it.
+    pub(crate) handling: Option<Handling>,
+    /// Sessions that live; `None`: the data plane does not count them.
+    pub(crate) sessions: Option<u64>,
 }
 
 impl Office {

@@ -10,6 +10,7 @@ use linewarden_link::{Client, Remote, Told};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::LeasedPlace;
 
+use super::figures::Figures;
 use super::{About, Look, report_of};
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask, LinkError};
@@ -111,7 +112,7 @@ impl Office {
     pub(super) async fn tell(&self, look: impl Fn() -> Option<Look> + Clone + Send + 'static) {
         let mut clock = tokio::time::interval(TELL_EVERY);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut before: Option<(u64, u64)> = None;
+        let mut figures = Figures::default();
         loop {
             clock.tick().await;
             // Nobody is registered for the sake of this.
@@ -120,28 +121,21 @@ impl Office {
             };
             // The control thread answers, which others may keep waiting.
             let looked = tokio::task::spawn_blocking(look.clone()).await;
-            let Ok(Some(Look { status, counters })) = looked else {
+            let Ok(Some(look)) = looked else {
                 continue;
             };
-            let now_ns = Clock::now().boot_ns;
-            let opened = counters.get(Verdict::ReplyAck);
-            let rate = before.map_or(0.0, |(at_ns, count)| {
-                let seconds = now_ns.saturating_sub(at_ns) as f64 / 1e9;
-                opened.saturating_sub(count) as f64 / seconds.max(1e-9)
-            });
-            before = Some((now_ns, opened));
+            let live = figures.take(&look);
             let told = Told {
                 dataplane: self.about.dataplane.clone(),
-                devices: status.devices,
+                devices: look.status.devices,
                 slots: self.about.slots,
-                // No data plane counts them.
-                sessions: None,
-                authentications_per_s: rate,
-                latency_us_p50: None,
-                latency_us_p99: None,
+                sessions: look.sessions,
+                authentications_per_s: live.authentications_per_s,
+                latency_us_p50: live.latency_us_p50,
+                latency_us_p99: live.latency_us_p99,
                 verdicts: Verdict::ALL
                     .iter()
-                    .map(|verdict| (verdict.name().to_owned(), counters.get(*verdict)))
+                    .map(|verdict| (verdict.name().to_owned(), look.counters.get(*verdict)))
                     .filter(|(_, count)| *count > 0)
                     .collect(),
             };

@@ -636,8 +636,8 @@ pub struct TellRequest {
     pub slots: u64,
     #[prost(uint64, optional, tag = "5")]
     pub sessions: ::core::option::Option<u64>,
-    #[prost(double, tag = "6")]
-    pub authentications_per_s: f64,
+    #[prost(double, optional, tag = "6")]
+    pub authentications_per_s: ::core::option::Option<f64>,
     #[prost(double, optional, tag = "7")]
     pub latency_us_p50: ::core::option::Option<f64>,
     #[prost(double, optional, tag = "8")]

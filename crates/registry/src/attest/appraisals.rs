@@ -162,6 +162,20 @@ impl Registry {
         Ok(found)
     }
 
+    /// How many provers stand so. Records are counted as they lie there; [`Registry::check`] names those that were changed.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn count_standing(&self, state: State) -> Result<u64> {
+        let query = "SELECT COUNT(*) FROM appraisal JOIN prover ON prover.device_id = appraisal.device_id \
+                     WHERE prover.removed = 0 AND appraisal.state = $1";
+        let (count,): (i64,) = sql::query(query)
+            .bind(state_to_column(state))
+            .fetch_one(self.reader())
+            .await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
     /// Which of these devices were appraised at another gateway than this one last.
     ///
     /// # Errors
@@ -358,6 +372,16 @@ type AppraisalRow = (
     Stored<Vec<u8>>,
 );
 
+fn state_to_column(state: State) -> i64 {
+    match state {
+        State::Ok => 1,
+        State::Late => 2,
+        State::Silent => 3,
+        State::Quarantined => 4,
+        State::Unproven => UNPROVEN,
+    }
+}
+
 /// Without its code.
 fn row_of(appraisal: &Appraisal) -> AppraisalRow {
     let silences = appraisal.silences.iter().flat_map(|round| round.to_be_bytes());
@@ -366,13 +390,7 @@ fn row_of(appraisal: &Appraisal) -> AppraisalRow {
         Stored(id_to_column(appraisal.device)),
         Stored(i64::from(appraisal.gateway.0)),
         Stored(appraisal.address.map(address_to_column)),
-        Stored(match appraisal.state {
-            State::Ok => 1,
-            State::Late => 2,
-            State::Silent => 3,
-            State::Quarantined => 4,
-            State::Unproven => UNPROVEN,
-        }),
+        Stored(state_to_column(appraisal.state)),
         Stored(appraisal.since_s.cast_signed()),
         Stored(i64::from(appraisal.since_round)),
         Stored(match appraisal.configuration {

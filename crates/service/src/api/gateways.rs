@@ -19,7 +19,8 @@ use crate::extract::{Json, Path};
 use crate::fleet::{Heard, SILENT_MS};
 use crate::state::App;
 
-/// Latencies, microseconds.
+/// How long a gateway's data plane took for authentications of the last minute, microseconds: from when an accepted RESPONSE was
+/// parsed until its ACK was written. What the network and the device take is not in it.
 #[derive(Clone, Deserialize, Debug, Serialize, ToSchema)]
 pub struct Latency {
     /// Median.
@@ -108,7 +109,9 @@ impl Gateway {
             age_s: age_ms.map(|age_ms| age_ms / 1000),
             dataplane: heard.as_ref().map(|heard| heard.standing.dataplane.clone()),
             version: heard.as_ref().map(|heard| heard.standing.version.clone()),
-            authentications_per_s: heard.as_ref().map(|heard| heard.standing.authentications_per_s),
+            authentications_per_s: heard
+                .as_ref()
+                .and_then(|heard| heard.standing.authentications_per_s),
             latency_us: heard.as_ref().and_then(Latency::of),
             devices: heard.as_ref().map(|heard| heard.standing.devices),
             slots: heard.as_ref().map(|heard| heard.standing.slots),

@@ -44,6 +44,7 @@ use axum::{Json, Router};
 use utoipa::OpenApi;
 
 use self::openapi::Conventions;
+pub(crate) use self::results::Round;
 pub(crate) use self::status::{LastCounted, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use linewarden_registry::Filter;
+use axum::extract;
+use linewarden_registry::{Filter, State};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -23,10 +23,14 @@ const COUNTS_FOR: Duration = Duration::from_secs(5);
 /// Devices by how they stand.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Devices {
+    /// Of when these counts are, but for `authenticated`: a few seconds ago at most.
+    as_of_s: u64,
     total: u64,
     active: u64,
     revoked: u64,
     quarantined: u64,
+    /// That were silent when they were asked last; without those that are in quarantine for it.
+    silent: u64,
     /// With a session at a gateway that was heard lately.
     authenticated: Option<u64>,
 }
@@ -43,16 +47,16 @@ pub(crate) struct Gateways {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Status {
     now_s: u64,
-    /// Of when the numbers are.
+    /// Of when the numbers of gateways are.
     as_of_s: u64,
     controller: String,
     version: &'static str,
     /// ok or unavailable
     database: &'static str,
     devices: Option<Devices>,
-    /// Of all gateways that were heard lately; null if there is none.
+    /// Accepted RESPONSEs a second at all gateways that were heard lately; null if there is none, or one that has not told it.
     authentications_per_s: Option<f64>,
-    /// The worst of these gateways.
+    /// Of an authentication in the data planes; the worst of these gateways.
     latency_us: Option<Latency>,
     /// Frames by verdict, of these gateways since their starts.
     verdicts: BTreeMap<String, u64>,
@@ -60,23 +64,25 @@ pub(crate) struct Status {
 }
 
 /// Counts that are good for a while.
+#[derive(Clone, Copy)]
 pub(crate) struct Counted {
     at: Instant,
     at_s: u64,
     total: u64,
     revoked: u64,
     quarantined: u64,
+    silent: u64,
 }
 
 /// The counts of a moment ago; who asks meanwhile waits for whoever counts.
 pub(crate) type LastCounted = Mutex<Option<Counted>>;
 
-async fn counts(app: &App) -> Result<(u64, u64, u64, u64)> {
+async fn counts(app: &App) -> Result<Counted> {
     let mut last = app.counted.lock().await;
     if let Some(counted) = last.as_ref()
         && counted.at.elapsed() < COUNTS_FOR
     {
-        return Ok((counted.at_s, counted.total, counted.revoked, counted.quarantined));
+        return Ok(*counted);
     }
     let of = |active: Option<bool>, quarantined: bool| Filter {
         active,
@@ -87,14 +93,15 @@ async fn counts(app: &App) -> Result<(u64, u64, u64, u64)> {
     let total = app.registry.count(&of(None, false)).await?;
     let revoked = app.registry.count(&of(Some(false), false)).await?;
     let quarantined = app.registry.count(&of(None, true)).await?;
-    *last = Some(Counted {
+    let silent = app.registry.count_standing(State::Silent).await?;
+    Ok(*last.insert(Counted {
         at: Instant::now(),
         at_s,
         total,
         revoked,
         quarantined,
-    });
-    Ok((at_s, total, revoked, quarantined))
+        silent,
+    }))
 }
 
 async fn look(app: &App) -> Status {
@@ -111,9 +118,7 @@ async fn look(app: &App) -> Status {
         verdicts: BTreeMap::new(),
         gateways: Gateways::default(),
     };
-    let (Ok(gateways), Ok((counted_s, total, revoked, quarantined))) =
-        (gateways::all(app).await, counts(app).await)
-    else {
+    let (Ok(gateways), Ok(counted)) = (gateways::all(app).await, counts(app).await) else {
         return status;
     };
     let connected: Vec<_> = gateways
@@ -126,22 +131,32 @@ async fn look(app: &App) -> Status {
             *sum = sum.saturating_add(*count);
         }
     }
-    let rates = connected
-        .iter()
-        .filter_map(|gateway| gateway.authentications_per_s);
     // Of all of them, or nobody knows.
     let sessions: Option<u64> = connected.iter().map(|gateway| gateway.sessions).sum();
+    let rate: Option<f64> = connected
+        .iter()
+        .map(|gateway| gateway.authentications_per_s)
+        .sum();
+    let Counted {
+        at_s,
+        total,
+        revoked,
+        quarantined,
+        silent,
+        ..
+    } = counted;
     Status {
-        as_of_s: counted_s,
         database: "ok",
         devices: Some(Devices {
+            as_of_s: at_s,
             total,
             active: total.saturating_sub(revoked).saturating_sub(quarantined),
             revoked,
             quarantined,
+            silent,
             authenticated: sessions.filter(|_| !connected.is_empty()),
         }),
-        authentications_per_s: (!connected.is_empty()).then(|| rates.sum()),
+        authentications_per_s: rate.filter(|_| !connected.is_empty()),
         latency_us: Latency::worst(connected.iter().filter_map(|gateway| gateway.latency_us.clone())),
         gateways: Gateways {
             connected: connected.len(),
@@ -160,7 +175,7 @@ async fn look(app: &App) -> Status {
 
 /// How everything stands.
 #[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status)))]
-pub(crate) async fn status(_: Viewer, State(app): State<App>) -> Json<Status> {
+pub(crate) async fn status(_: Viewer, extract::State(app): extract::State<App>) -> Json<Status> {
     Json(look(&app).await)
 }
 

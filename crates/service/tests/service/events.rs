@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
+use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::Role;
+use linewarden_signatures::key::PrivateKey;
+use linewarden_signatures::scheme::Scheme;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::fleet::{Fleet, Spec, make_group, start_gateway};
 use crate::office::{Caller, Office};
+
+/// An event: its id, if it is of the journal, its kind and its data.
+type Event = (Option<u64>, String, Value);
 
 /// Reads events until there are so many with an id; their ids, kinds and data.
 fn listen(
@@ -15,6 +22,21 @@ fn listen(
     count: usize,
     meanwhile: impl FnOnce(),
 ) -> Vec<(u64, String, Value)> {
+    let noted = |events: &[Event]| events.iter().filter(|(id, ..)| id.is_some()).count();
+    let events = listen_until(caller, last, meanwhile, |events| noted(events) >= count);
+    let noted = events
+        .into_iter()
+        .filter_map(|(id, kind, data)| Some((id?, kind, data)));
+    noted.collect()
+}
+
+/// Reads events until there are enough of them, which are not how things stand.
+fn listen_until(
+    caller: &Caller<'_>,
+    last: Option<u64>,
+    meanwhile: impl FnOnce(),
+    are_enough: impl Fn(&[Event]) -> bool,
+) -> Vec<Event> {
     let mut request = caller.request(Method::GET, "/api/v1/events");
     if let Some(last) = last {
         request = request.header("Last-Event-ID", last.to_string());
@@ -23,18 +45,18 @@ fn listen(
     let mut response = runtime.block_on(async { request.send().await.unwrap() });
     assert_eq!(response.status(), 200);
     let mut text = String::new();
-    let parse = |text: &str| -> Vec<(u64, String, Value)> {
+    let parse = |text: &str| -> Vec<Event> {
         let events = text.split("\n\n").filter(|event| event.contains("data:"));
         let field = |event: &str, name: &str| {
             let line = event.lines().find_map(|line| line.strip_prefix(name));
             line.map(|value| value.trim().to_owned())
         };
         let parsed = events.filter_map(|event| {
-            let id = field(event, "id:")?.parse().ok()?;
+            let id = field(event, "id:").map(|id| id.parse().unwrap());
             let data = serde_json::from_str(&field(event, "data:")?).ok()?;
             Some((id, field(event, "event:")?, data))
         });
-        parsed.collect()
+        parsed.filter(|(_, kind, _)| kind != "status").collect()
     };
     // The first word is how things stand: from then on nothing is missed.
     let next = |response: &mut reqwest::Response, text: &mut String| {
@@ -49,7 +71,7 @@ fn listen(
     loop {
         let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
         let events = parse(complete);
-        if events.len() >= count {
+        if are_enough(&events) {
             return events;
         }
         next(&mut response, &mut text);
@@ -91,4 +113,146 @@ fn what_happens_is_told_once_in_its_order_and_again_to_who_was_away() {
         .map(|item| item["kind"].clone())
         .collect();
     assert_eq!(kinds, ["revoked", "enrolled"]);
+}
+
+/// What a gateway finds in its rounds is told as it is found: rounds to who listens, and whom they shut out and let in to everybody.
+#[test]
+fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
+    let office = Office::new();
+    let vera = office.caller("vera", Role::Viewer);
+    make_group(&office, "sensors", 1);
+    let (gateway, address) = start_gateway(&office, GatewayId(3));
+    let specs = [0xd1, 0xd2, 0xd3].map(|id| Spec {
+        device: DeviceId(id),
+        name: String::new(),
+        gateway: address,
+        home: GatewayId(3),
+        group: "sensors",
+        is_changed: false,
+    });
+    let fleet = Fleet::start(&office, &specs, Duration::from_millis(50));
+    let silent = DeviceId(0xd2);
+    let of = |events: &[Event], kind: &str| -> Vec<Value> {
+        let found = events.iter().filter(|(_, found, _)| found == kind);
+        found.map(|(_, _, data)| data.clone()).collect()
+    };
+    let all_well = |events: &[Event]| of(events, "round").iter().any(|event| event["round"]["ok"] == 3);
+    let events = listen_until(&vera, None, || (), all_well);
+    let round = &of(&events, "round")[0];
+    assert_eq!((&round["gateway"], &round["id"]), (&json!(3), &Value::Null));
+    assert_eq!(
+        (&round["round"]["group"], &round["round"]["asked"]),
+        (&json!("sensors"), &json!(3))
+    );
+    let listed = vera.get("/api/v1/rounds?gateway=3").ok();
+    let listed = listed["items"].as_array().unwrap();
+    assert!(
+        listed.contains(&round["round"]),
+        "the same as in the list: {listed:?}"
+    );
+
+    let is_shut_out = |events: &[Event]| !of(events, "quarantined").is_empty();
+    let events = listen_until(&vera, None, || fleet.set_mute(silent, true), is_shut_out);
+    let told = &of(&events, "quarantined")[0];
+    assert_eq!(
+        (&told["device"], &told["gateway"]),
+        (&json!(silent.to_string()), &json!(3))
+    );
+    assert_eq!(
+        (&told["by"], told["id"].is_u64()),
+        (&Value::Null, true),
+        "nobody has ordered it: {told}"
+    );
+    assert!(
+        told["detail"].as_str().unwrap().contains("of group sensors"),
+        "{told}"
+    );
+    fleet.wait(silent, |(_, refused)| refused > 0);
+    let status = vera.get("/api/v1/status").ok();
+    assert_eq!(status["devices"]["quarantined"], 1, "{status}");
+
+    let is_let_in = |events: &[Event]| !of(events, "released").is_empty();
+    let events = listen_until(&vera, None, || fleet.set_mute(silent, false), is_let_in);
+    assert_eq!(of(&events, "released")[0]["device"], json!(silent.to_string()));
+    let (accepted, _) = fleet.wait(silent, |_| true);
+    fleet.wait(silent, |(now, _)| now > accepted);
+    let history = vera.get("/api/v1/devices/d2").ok();
+    let kinds: Vec<_> = history["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["kind"].clone())
+        .collect();
+    assert_eq!(kinds, ["released", "quarantined"], "{history}");
+    drop(gateway);
+}
+
+/// The dashboard listens for each kind by its name: one that it does not know would never be shown.
+#[test]
+fn the_dashboard_knows_each_kind_of_event_and_no_other() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    let script = include_str!("../../dashboard/assets/core/events.js");
+    let list = script
+        .split_once("KINDS = [")
+        .unwrap()
+        .1
+        .split_once(']')
+        .unwrap()
+        .0;
+    let mut known: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    let reason = json!({"reason": "to see"});
+    ada.post(
+        "/api/v1/devices",
+        &json!({"id": "d1", "credentials": {"key": "11".repeat(16)}, "reason": "new"}),
+    )
+    .ok();
+    for what in ["quarantine", "release", "revoke"] {
+        ada.post(&format!("/api/v1/devices/d1/{what}"), &reason).ok();
+    }
+    ada.post(
+        "/api/v1/gateways",
+        &json!({"id": 3, "name": "north", "reason": "new"}),
+    )
+    .ok();
+    office
+        .runtime
+        .block_on(office.link(GatewayId(3), &[]).enter())
+        .unwrap();
+    ada.post("/api/v1/gateways/3/retire", &reason).ok();
+    let put = ada.request(reqwest::Method::PUT, "/api/v1/policies/pumps");
+    let put = put.header("Idempotency-Key", crate::office::unique());
+    ada.send(put.json(&json!({"every_s": 30, "reason": "new"}))).ok();
+    ada.post("/api/v1/policies/pumps/round", &reason).ok();
+    ada.post(
+        "/api/v1/users",
+        &json!({"name": "carl", "role": "viewer", "reason": "new"}),
+    )
+    .ok();
+    let signer = PrivateKey::generate(Scheme::Ed25519, None).unwrap();
+    let key = signer.public().to_json().unwrap();
+    ada.post(
+        "/api/v1/signers",
+        &json!({"name": "beacon", "public_key": key, "reason": "new"}),
+    )
+    .ok();
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let written = loop {
+        let history = ada.get("/api/v1/events/history?limit=1000").ok();
+        let kinds = history["items"].as_array().unwrap().iter();
+        let mut kinds: Vec<String> = kinds
+            .map(|item| item["kind"].as_str().unwrap().to_owned())
+            .collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        // What a gateway does is noted by somebody else, a little later.
+        if kinds.iter().any(|kind| kind == "gateway_connected") {
+            break kinds;
+        }
+        assert!(std::time::Instant::now() < until, "{kinds:?}");
+    };
+    // Only time makes this one: see `fleet`.
+    known.retain(|kind| *kind != "gateway_lost");
+    known.sort_unstable();
+    assert_eq!(written, known);
 }

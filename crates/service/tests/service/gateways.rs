@@ -66,7 +66,8 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
     let until = std::time::Instant::now() + LONG;
     let shown = loop {
         let shown = otto.get("/api/v1/gateways/3").ok();
-        if shown["verdicts"]["reply_ack"].as_u64() >= Some(41) {
+        let is_whole = shown["verdicts"]["reply_ack"].as_u64() >= Some(41) && shown["sessions"] == 1;
+        if is_whole && shown["authentications_per_s"].is_number() {
             break shown;
         }
         assert!(std::time::Instant::now() < until, "{shown}");
@@ -75,8 +76,18 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
         (&shown["state"], &shown["controller"]),
         (&json!("connected"), &json!("ctl-a"))
     );
+    let latency = |per: &str| shown["latency_us"][per].as_f64().unwrap();
+    assert!(
+        0.0 < latency("p50") && latency("p50") <= latency("p99"),
+        "{shown}"
+    );
     let status = otto.get("/api/v1/status").ok();
     assert_eq!(status["gateways"]["connected"], 1, "{status}");
+    assert_eq!(
+        status["devices"]["authenticated"], 1,
+        "who is revoked has no session: {status}"
+    );
+    assert!(status["authentications_per_s"].is_number(), "{status}");
     let metrics = format!("http://{}/metrics", office.metrics);
     let page = office
         .runtime
@@ -85,6 +96,15 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
         page.contains("linewarden_gateway_frames_total{gateway=\"3\",verdict=\"reply_ack\"}"),
         "{page}"
     );
+    for name in [
+        "sessions",
+        "authentications_per_second",
+        "latency_p50_seconds",
+        "latency_p99_seconds",
+    ] {
+        let line = format!("linewarden_gateway_{name}{{gateway=\"3\"}} ");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
     assert!(!page.contains("d1"), "no device is a label");
 
     let stopped = gateway.stop().unwrap();

@@ -13,6 +13,8 @@ mod site;
 mod access;
 mod devices;
 mod events;
+#[path = "../dashboard/fleet.rs"]
+mod fleet;
 mod gateways;
 mod office;
 mod others;

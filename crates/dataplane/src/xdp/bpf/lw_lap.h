@@ -449,6 +449,7 @@ static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, s
 
 static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_response *m)
 {
+	lw_timing_begins(c);
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
 	if ((__u32)(m->idx_gateway >> 32) != bpf_htonl(cfg.gateway_id))
@@ -587,6 +588,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if (!renewal)
 		lw_emit_session(c, line, idx, m, bound ? o.mac : 0, o.addr);
 	lw_ack(c, m, session_key, idx, c->cpu->lease_s, o.addr);
+	lw_timing_ends(c);
 	return LW_REPLY_ACK;
 }
 

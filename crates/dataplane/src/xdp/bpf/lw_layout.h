@@ -178,6 +178,9 @@ struct lw_control {
 	__u64 identity[4]; /* user space's: who may take the memory up */
 };
 
+#define LW_HANDLED_BUCKETS 128 /* four to each power of two */
+#define LW_TIMED_OF 16 /* of so many RESPONSEs one is timed */
+
 /* Per CPU. */
 struct lw_percpu {
 	__u64 counter[LW_VERDICT_SLOTS]; /* by verdict */
@@ -196,6 +199,9 @@ struct lw_percpu {
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
 	__u64 lease_s; /* of the RESPONSE that is being accepted */
 	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on, bytes; LW_PROOF_IP6 */
+	__u64 responses; /* so many came */
+	__u64 timed_ns; /* when the one in hand began, CLOCK_MONOTONIC; 0: it is not timed */
+	__u64 handled[LW_HANDLED_BUCKETS]; /* timed and accepted ones, by how long they took: see lw_handled() */
 };
 
 #define LW_PROOF_IP6 0x80 /* the frame is IPv6; the offset is below that */

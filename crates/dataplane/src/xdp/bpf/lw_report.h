@@ -55,6 +55,43 @@ static __always_inline void lw_count(struct lw_percpu *cpu, __u32 verdict)
 		cpu->counter[verdict]++;
 }
 
+/* A clock costs more than a hash: only every LW_TIMED_OFth RESPONSE is timed, from when it was parsed until its ACK is written. */
+static __always_inline void lw_timing_begins(struct lw_ctx *c)
+{
+	c->cpu->timed_ns = c->cpu->responses++ % LW_TIMED_OF ? 0 : bpf_ktime_get_ns();
+}
+
+/* Counts a time; handling::bucket_of() is the same. A global function: rare, and verified by itself. */
+__noinline int lw_handled(__u64 took_ns)
+{
+	__u32 zero = 0;
+	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
+	__u64 ns = took_ns > 0xffffffffULL ? 0xffffffffULL : took_ns, rest = ns, high = 0;
+
+	if (!cpu)
+		return 0;
+#pragma unroll
+	for (int bits = 16; bits; bits >>= 1) {
+		/* Without a branch: all ones below the limit become a sign. */
+		__u64 is_beyond = (((1ULL << bits) - 1) - rest) >> 63;
+
+		high += is_beyond * bits;
+		rest >>= is_beyond * bits;
+	}
+	__u64 bucket = high < 2 ? ns : (high - 1) << 2 | ((ns >> ((high - 2) & 31)) & 3);
+
+	asm volatile("" : "+r"(bucket));
+	if (bucket < LW_HANDLED_BUCKETS)
+		cpu->handled[bucket]++;
+	return 0;
+}
+
+static __always_inline void lw_timing_ends(const struct lw_ctx *c)
+{
+	if (c->cpu->timed_ns)
+		lw_handled(bpf_ktime_get_ns() - c->cpu->timed_ns);
+}
+
 /* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {

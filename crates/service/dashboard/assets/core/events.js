@@ -4,18 +4,19 @@ import { Emitter } from "./emitter.js";
 import { Moment } from "./clock.js";
 import { get } from "./api.js";
 
-/** All kinds that the API names, but `status`, which is no event but the state of things. */
+/** All kinds of entries of the journal. A test of the service compares them with what it writes. */
 export const KINDS = [
-  "enrolled", "replaced", "revoked", "quarantined", "released", "session", "refused",
-  "gateway_connected", "gateway_lost", "gateway_untrusted", "gateway_retired",
-  "round", "policy", "signer", "user",
+  "enrolled", "revoked", "quarantined", "released",
+  "gateway_connected", "gateway_lost", "gateway_entered", "gateway_retired",
+  "policy", "round_wanted", "signer", "user",
 ];
 
 const HANGS_AFTER_S = 15;
 const RETRY_MAX_S = 30;
 
 /**
- * Emits `status` (the object of GET /status), `event` (one event), `state` ("connecting", "open" or "waiting") and
+ * Emits `status` (the object of GET /status), `round` (one of GET /rounds, when it has ended), `event` (an entry of the
+ * journal), `state` ("connecting", "open" or "waiting") and
  * `resumed` when the stream was away and is back: what happened meanwhile must be read anew.
  */
 export const stream = new Emitter();
@@ -66,6 +67,7 @@ function connect() {
     else become("connecting");
   });
   opened.addEventListener("status", (message) => receive("status", message));
+  opened.addEventListener("round", (message) => receive("round", message));
   for (const kind of KINDS) opened.addEventListener(kind, (message) => receive("event", message));
 }
 

@@ -46,8 +46,8 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
       publish();
     },
   });
-  stream.on("event", ({ kind, round }) => {
-    const wanted = kind === "round" && round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
+  stream.on("round", ({ round }) => {
+    const wanted = round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
     // Before the list has come there is nothing to add it to, and the list will have it.
     if (!wanted || !polled.source.hasValues) return;
     rounds.set(roundKey(round), round);

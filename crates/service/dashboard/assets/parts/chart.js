@@ -22,15 +22,17 @@ const SUMMARY_EVERY_S = 10;
  * @param {(value: number) => string} options.format
  * @param {number} options.windowS
  * @param {number} options.gapS
- * @returns {{element: HTMLElement, button: HTMLElement, draw: (samples: {atS: number}[], nowS: number) => void}}
- *   `button` switches to a table with the same numbers
+ * @returns {{element: HTMLElement, button: HTMLElement, legend: HTMLElement | null, draw: (samples: {atS: number}[], nowS: number) => void}}
+ *   `button` switches to a table with the same numbers; both it and `legend` stand beside the heading
  */
 export function chart({ title, series, format, windowS, gapS }) {
   const layers = makeLayers(series);
   const holder = h("div", { class: "chart" }, layers.svg);
-  const legend = series.length > 1 ? makeLegend(series) : null;
+  // One line stands on its ground; of several, one would hide the other.
+  const isFilled = series.length === 1;
+  const legend = isFilled ? null : makeLegend(series);
   const asTable = chartTable({ title, series, format, windowS });
-  const element = h("div", {}, legend, holder, asTable.element);
+  const element = h("div", {}, holder, asTable.element);
   const button = makeToggle(asTable, [holder, legend]);
   let last = { samples: [], nowS: 0 };
   let summaryAtS = -Infinity;
@@ -46,6 +48,7 @@ export function chart({ title, series, format, windowS, gapS }) {
     const covered = series.map(({ key }) => runs(samples, key, gapS));
     drawGaps(layers, frame, gaps(covered[0], frame.fromS, nowS, gapS));
     layers.lines.forEach((line, index) => set(line, { d: linePath(covered[index], frame) }));
+    if (isFilled) set(layers.area, { d: areaPath(covered[0], frame) });
     // A label that changes each second would be read again and again.
     if (Math.abs(nowS - summaryAtS) >= SUMMARY_EVERY_S || (samples.length > 0) !== summed) {
       summaryAtS = nowS;
@@ -54,7 +57,7 @@ export function chart({ title, series, format, windowS, gapS }) {
     }
   };
   new ResizeObserver(() => last.nowS > 0 && draw(last.samples, last.nowS)).observe(holder);
-  return { element, button, draw };
+  return { element, button, legend, draw };
 }
 
 function makeLayers(series) {
@@ -63,8 +66,9 @@ function makeLayers(series) {
     s("line", { class: "hatch", x1: 0, y1: 0, x2: 0, y2: 7 }));
   const [grid, holes] = [s("g", { class: "grid" }), s("g", { fill: `url(#${hatchId})` })];
   const lines = series.map((one, index) => s("path", { class: `line line-${index + 1}`, fill: "none" }));
-  const svg = s("svg", { class: "chart-image", role: "img" }, s("defs", {}, hatch), holes, grid, ...lines);
-  return { svg, grid, holes, lines };
+  const area = s("path", { class: "area" });
+  const svg = s("svg", { class: "chart-image", role: "img" }, s("defs", {}, hatch), holes, area, grid, ...lines);
+  return { svg, grid, holes, area, lines };
 }
 
 function makeLegend(series) {
@@ -119,11 +123,19 @@ function drawGaps({ holes }, frame, found) {
   put(holes, ...rectangles);
 }
 
+const visibleRuns = (all, frame) => all.map((run) => run.filter(({ atS }) => atS >= frame.fromS)).filter((run) => run.length > 0);
+const pointIn = (frame) => ({ atS, value }) => `${frame.x(atS).toFixed(1)} ${frame.y(value).toFixed(1)}`;
+
+function areaPath(all, frame) {
+  const x = ({ atS }) => frame.x(atS).toFixed(1);
+  const closed = (run) => `M${x(run[0])} ${frame.bottom}L${run.map(pointIn(frame)).join("L")}V${frame.bottom}Z`;
+  return visibleRuns(all, frame).map(closed).join("");
+}
+
 function linePath(all, frame) {
-  const point = ({ atS, value }) => `${frame.x(atS).toFixed(1)} ${frame.y(value).toFixed(1)}`;
-  const visibleRuns = all.map((run) => run.filter(({ atS }) => atS >= frame.fromS)).filter((run) => run.length > 0);
+  const point = pointIn(frame);
   // A run of one sample is drawn as a dot: a line of no length with round ends.
-  return visibleRuns.map((run) => `M${run.map(point).join("L")}${run.length === 1 ? "h0" : ""}`).join("");
+  return visibleRuns(all, frame).map((run) => `M${run.map(point).join("L")}${run.length === 1 ? "h0" : ""}`).join("");
 }
 
 function summary(title, series, covered, frame, format, gapS) {

@@ -9,7 +9,7 @@ import { onTick } from "../core/stale.js";
 import { stream } from "../core/events.js";
 
 /** Kinds that need somebody's attention. */
-const ALARMING = new Set(["revoked", "quarantined", "refused", "gateway_lost", "gateway_untrusted", "gateway_retired"]);
+const ALARMING = new Set(["revoked", "quarantined", "gateway_lost", "gateway_retired"]);
 
 /**
  * @param {object} options
@@ -56,11 +56,16 @@ export function eventTable({ keep, wanted, isLive, signal }) {
   return { element, show: merge, pause };
 }
 
+/** What happened, and why somebody had it done. */
+export function detailCell({ detail, reason }) {
+  return [detail && longText(detail), detail && reason && ": ", reason && longText(reason)].filter(Boolean);
+}
+
 const COLUMNS = [
   { title: "Time", sign: ({ at_ms: at }) => String(at), cell: ({ at_ms: at }) => timeNode(at / 1000, { short: true }) },
   { title: "Event", cell: ({ kind }) => h("span", { class: ALARMING.has(kind) ? "kind alarming" : "kind" }, String(kind).replaceAll("_", " ")) },
   { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Device", cell: ({ device }) => deviceLink(device) },
-  { title: "Detail", cell: ({ detail }) => longText(detail) },
+  { title: "Detail", sign: ({ detail, reason }) => JSON.stringify([detail, reason]), cell: detailCell },
   { title: "By", cell: ({ by }) => (by ? foreign(by) : "") },
 ];

@@ -8,6 +8,7 @@ import { badge } from "../parts/badge.js";
 import { h } from "../parts/dom.js";
 import { filterForm } from "../parts/filters.js";
 import { timeNode } from "../parts/format.js";
+import { deviceLink, gatewayLink } from "../parts/links.js";
 import { pager } from "../parts/pager.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { table } from "../parts/table.js";
@@ -36,7 +37,7 @@ export function showAudit({ main, route, signal, setTitle }) {
   box.cover(poll({ name: "The audit", everyS: 15, load, show, fail: box.fail, signal }).source, signal);
   const fields = [
     { name: "by", title: "By", value: filters.by },
-    { name: "what", title: "What, such as device.revoke", value: filters.what },
+    { name: "what", title: "What, such as revoked", value: filters.what },
   ];
   main.append(filterForm("Audit", ["audit"], fields), box.element);
 }
@@ -46,13 +47,7 @@ const COLUMNS = [
   { title: "By", cell: ({ by, role }) => [foreign(by), h("span", { class: "muted" }, ` ${role}`)] },
   { title: "From", cell: ({ from }) => h("span", { class: "id" }, from) },
   { title: "What", cell: ({ what }) => h("code", {}, what) },
-  { title: "Target", cell: ({ target }) => targetCell(target) },
+  { title: "Target", cell: ({ device, gateway }) => deviceLink(device) || gatewayLink(gateway) },
   { title: "Reason", cell: ({ reason }) => longText(reason) },
   { title: "Outcome", cell: ({ outcome, detail }) => [badge(outcome), detail && " ", detail && longText(detail)] },
 ];
-
-/** A device's id leads to the device; any other target is text. */
-function targetCell(target) {
-  if (/^[0-9a-f]{16}$/.test(target ?? "")) return h("a", { href: routeTo(["devices", target]), class: "id" }, target);
-  return longText(target);
-}

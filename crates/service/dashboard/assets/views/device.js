@@ -1,7 +1,6 @@
 // One device: what it is, its leases, its attestation, its history, and what an operator may do to it.
 
 import { get } from "../core/api.js";
-import { controllerNowS } from "../core/clock.js";
 import { stream } from "../core/events.js";
 import { gatewayName, learnGateways } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
@@ -9,6 +8,7 @@ import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
 import { deviceActions } from "../parts/device-actions.js";
 import { h, putChanged } from "../parts/dom.js";
+import { detailCell } from "../parts/event-table.js";
 import { facts } from "../parts/facts.js";
 import { count, known, timeNode } from "../parts/format.js";
 import { gatewayLink } from "../parts/links.js";
@@ -34,7 +34,7 @@ export function showDevice({ main, route, signal, setTitle }) {
     putChanged(summary.body, device, () => [statusLine(device), deviceFacts(device)]);
     putChanged(attestation.body, device.attestation, () => attestationParts(device));
     leases.show(device.leases ?? []);
-    history.show(withKeys(device.history ?? []));
+    history.show(device.history ?? []);
     actions.show(device);
     for (const part of parts) part.hidden = false;
   };
@@ -66,7 +66,6 @@ function statusLine({ status, reason, since_s: sinceS }) {
 }
 
 function deviceFacts(device) {
-  const last = device.last_session;
   return facts([
     ["Mode", `${device.mode}, suite ${device.suite}`],
     ["Rows left", device.rows_left === null ? "needs none (key mode)" : `${count(device.rows_left)} of ${count(device.rows_total)}`],
@@ -74,15 +73,13 @@ function deviceFacts(device) {
     ["Enrolled", timeNode(device.enrolled_at_s)],
     ["Epoch", count(device.epoch)],
     ["Revision", count(device.revision)],
-    // As a moment and not as an age: an age would be wrong a second later.
-    ["Last session", last ? [timeNode(controllerNowS() - last.age_s), " at ", gatewayLink(last.gateway)] : "none known"],
   ]);
 }
 
 function attestationParts({ id, attestation }) {
   if (!attestation) return h("p", { class: "empty" }, "This device is not attested.");
   return [
-    h("p", { class: "status-line" }, badge(attestation.state, { "data-testid": "attestation-state" }), " since ", timeNode(attestation.since_s)),
+    h("p", { class: "status-line" }, badge(attestation.state, { "data-testid": "attestation-state" }), Number.isFinite(attestation.since_s) && [" since ", timeNode(attestation.since_s)]),
     facts([
       ["Group", foreign(attestation.group)],
       ["Gateway", gatewayLink(attestation.gateway)],
@@ -109,25 +106,15 @@ function leaseTable() {
 function historyTable() {
   return table({
     caption: "What happened to this device, the newest first",
-    keyOf: ({ key }) => key,
+    keyOf: ({ id }) => id,
     empty: "Nothing is known to have happened.",
     testid: "history-row",
     columns: [
-      { title: "Time", cell: (entry) => timeNode(entry.at_s) },
-      { title: "What", cell: ({ what }) => String(what).replaceAll("_", " ") },
-      { title: "Detail", cell: ({ detail }) => longText(detail, 200) },
+      { title: "Time", cell: (entry) => timeNode(entry.at_ms / 1000) },
+      { title: "What", cell: ({ kind }) => String(kind).replaceAll("_", " ") },
+      { title: "Detail", cell: detailCell },
       { title: "By", cell: ({ by }) => (by ? foreign(by) : h("span", { class: "muted" }, "the controller")) },
       { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
     ],
   });
-}
-
-/** Entries have no number of their own: what they say, and which of the same they are, tells them apart. */
-function withKeys(entries) {
-  const seen = new Map();
-  return entries.toReversed().map((entry) => {
-    const text = JSON.stringify(entry);
-    seen.set(text, (seen.get(text) ?? 0) + 1);
-    return { ...entry, key: `${text} ${seen.get(text)}` };
-  }).toReversed();
 }

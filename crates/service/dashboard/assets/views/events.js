@@ -16,10 +16,10 @@ const PAGE = 100;
 /** Choices of kinds; each is what the API takes. */
 const CHOICES = [
   ["", "All kinds"],
-  ["enrolled,replaced,revoked,quarantined,released", "Changes of devices"],
-  ["refused,gateway_lost,gateway_untrusted,quarantined,revoked", "Alarms"],
-  ["gateway_connected,gateway_lost,gateway_untrusted,gateway_retired", "Gateways"],
-  ["policy,signer,user", "Administration"],
+  ["enrolled,revoked,quarantined,released", "Changes of devices"],
+  ["gateway_lost,quarantined,revoked", "Alarms"],
+  ["gateway_connected,gateway_lost,gateway_entered,gateway_retired", "Gateways"],
+  ["policy,round_wanted,signer,user", "Administration"],
   ...KINDS.map((kind) => [kind, `Only: ${kind.replaceAll("_", " ")}`]),
 ];
 

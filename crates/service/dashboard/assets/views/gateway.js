@@ -66,7 +66,7 @@ function numberFacts(gateway) {
 }
 
 function eventsPanel(id, signal) {
-  const events = eventTable({ keep: EVENTS_SHOWN, wanted: ({ gateway, kind }) => String(gateway) === id && kind !== "status", isLive: true, signal });
+  const events = eventTable({ keep: EVENTS_SHOWN, wanted: ({ gateway }) => String(gateway) === id, isLive: true, signal });
   const box = panel("Events at this gateway", {}, events.element);
   const load = async (inner) => {
     await learnGateways(inner);

@@ -2,7 +2,6 @@
 
 import { get } from "../core/api.js";
 import { controllerNowS } from "../core/clock.js";
-import { KINDS } from "../core/events.js";
 import { learnGateways, watchGateways } from "../core/gateways.js";
 import { GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
 import { poll } from "../core/poll.js";
@@ -20,8 +19,6 @@ import { panel, viewHead } from "../parts/panel.js";
 import { tile } from "../parts/tile.js";
 import { verdictTable } from "../parts/verdict-table.js";
 
-/** So many of them come in a busy fleet that they would push out what matters. */
-const TOO_MANY = new Set(["round", "session"]);
 const EVENTS_SHOWN = 10;
 
 /** @param {import("../app.js").Context} context */
@@ -41,8 +38,8 @@ export function showOverview({ main, signal, setTitle }) {
 function tiles(signal) {
   const all = [
     tile("Authentications a second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
-    tile("Latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
-    tile("Latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
+    tile("Data plane latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
+    tile("Data plane latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
     tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), of: (status) => count(status.devices?.total) }),
     tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), of: (status) => count(status.gateways?.total) }),
   ];
@@ -55,7 +52,7 @@ function tiles(signal) {
 function graphs(signal) {
   const frame = { windowS: WINDOW_S, gapS: GAP_S };
   const rates = chart({ ...frame, title: "Authentications a second", series: [{ key: "rate", label: "Rate" }], format: rate });
-  const latencies = chart({ ...frame, title: "Latency", series: [{ key: "p50", label: "p50" }, { key: "p99", label: "p99" }], format: duration });
+  const latencies = chart({ ...frame, title: "Latency in the data plane", series: [{ key: "p50", label: "p50" }, { key: "p99", label: "p99" }], format: duration });
   const draw = () => {
     for (const { draw: drawOne } of [rates, latencies]) drawOne(latestSamples(), controllerNowS());
   };
@@ -63,8 +60,8 @@ function graphs(signal) {
   // Without new numbers the graph moves on all the same, and a gap opens at its end.
   onTick(draw, signal);
   requestAnimationFrame(draw);
-  return [["Authentication rate", rates], ["Latency", latencies]].map(([title, { element, button }]) => {
-    const box = panel(title, { class: "graph-panel", aside: button }, element);
+  return [["Authentication rate", rates], ["Latency in the data plane", latencies]].map(([title, { element, button, legend }]) => {
+    const box = panel(title, { class: "graph-panel", aside: [legend, button] }, element);
     box.cover(liveSource, signal);
     return box.element;
   });
@@ -101,12 +98,11 @@ function gatewaysPanel(signal) {
 }
 
 function eventsPanel(signal) {
-  const kinds = KINDS.filter((kind) => !TOO_MANY.has(kind));
-  const events = eventTable({ keep: EVENTS_SHOWN, wanted: ({ kind }) => !TOO_MANY.has(kind), isLive: true, signal });
-  const box = panel("Newest events, without sessions and rounds", { aside: more("events", "All events") }, events.element);
+  const events = eventTable({ keep: EVENTS_SHOWN, wanted: () => true, isLive: true, signal });
+  const box = panel("Newest events", { aside: more("events", "All events") }, events.element);
   const load = async (inner) => {
     await learnGateways(inner);
-    return get("/events/history", { kinds: kinds.join(","), limit: EVENTS_SHOWN }, inner);
+    return get("/events/history", { limit: EVENTS_SHOWN }, inner);
   };
   const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
   box.cover(source, signal);

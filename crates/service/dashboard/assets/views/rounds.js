@@ -52,7 +52,7 @@ function listPanel(filters, after, signal) {
   };
   const polled = poll({ name: "The list of rounds", everyS: 15, load, show, fail: box.fail, signal });
   box.cover(polled.source, signal);
-  if (!after) stream.on("event", ({ kind }) => kind === "round" && polled.again(), signal);
+  if (!after) stream.on("round", () => polled.again(), signal);
   return box.element;
 }
 

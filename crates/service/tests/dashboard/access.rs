@@ -1,0 +1,171 @@
+//! Whether everybody can use it: on a phone, in dark and in light, by keyboard, with a screen reader.
+
+use crate::browser::Browser;
+
+/// Roles of what can be used, and of what divides a page: each must say what it is.
+const NAMED: [&str; 14] = [
+    "button",
+    "link",
+    "textbox",
+    "searchbox",
+    "combobox",
+    "checkbox",
+    "table",
+    "grid",
+    "gridcell",
+    "region",
+    "navigation",
+    "search",
+    "dialog",
+    "image",
+];
+/// A view, and what is there when it is there.
+const VIEWS: [(&str, &str); 8] = [
+    ("overview", "[data-testid=heat-cell]"),
+    ("devices", "[data-testid=device-row]"),
+    ("devices/00000000000000d1", "[data-testid=history-row]"),
+    ("gateways", "[data-testid=gateway-row]"),
+    ("gateways/3", "[data-testid=verdict-row]"),
+    ("rounds", "[data-testid=round-row]"),
+    ("events", "[data-testid=event-row]"),
+    ("nowhere", "h1"),
+];
+const DESKTOP: (u32, u32) = (1280, 900);
+const PHONE: (u32, u32) = (375, 740);
+
+/// The least contrast of text (WCAG 2.2, 1.4.3) that is found below it, with the text.
+const FAINT: &str = "
+    const luminance = (colour) => {
+        const canvas = (window.pot ??= new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true }));
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+        const linear = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+        return [0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b), a];
+    };
+    const ground = (element) => {
+        for (let at = element; at; at = at.parentElement) {
+            const style = getComputedStyle(at);
+            const [light, alpha] = luminance(style.backgroundColor);
+            if (alpha === 255) return light;
+            if (style.backgroundImage !== 'none') return null;
+        }
+        return null;
+    };
+    const faint = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        const words = walker.currentNode.data.trim();
+        if (words === '' || element.closest('.unseen, [hidden], noscript, script, svg') || !element.checkVisibility({ opacityProperty: true })) continue;
+        const back = ground(element);
+        if (back === null) continue;
+        const style = getComputedStyle(element);
+        const [front] = luminance(style.color);
+        const contrast = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+        const isLarge = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
+        if (contrast < (isLarge ? 3 : 4.5)) faint.push(`${contrast.toFixed(2)} ${words.slice(0, 60)} (${style.color})`);
+    }
+    return faint;";
+
+/// What is wider than the window, but for what scrolls by itself.
+const TOO_WIDE: &str = "
+    const root = document.scrollingElement;
+    if (root.scrollWidth <= root.clientWidth) return [];
+    const isCut = (element) => {
+        for (let at = element.parentElement; at; at = at.parentElement) {
+            if (getComputedStyle(at).overflowX !== 'visible' && at.getBoundingClientRect().right <= root.clientWidth + 1) return true;
+        }
+        return false;
+    };
+    return [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > root.clientWidth + 1 && !isCut(element))
+        .map((element) => element.outerHTML.slice(0, 160)).slice(0, 5).concat([`${root.scrollWidth} of ${root.clientWidth}`]);";
+
+/// What a finger cannot hit: WCAG 2.2, 2.5.8, but for links within text.
+const TOO_SMALL: &str = "
+    return [...document.querySelectorAll('button, select, input, textarea, nav a, a.button')]
+        .filter((element) => element.checkVisibility() && !element.classList.contains('link'))
+        .filter((element) => { const box = element.getBoundingClientRect(); return box.width > 0 && (box.width < 24 || box.height < 24); })
+        .map((element) => element.outerHTML.slice(0, 160));";
+
+/// Each view at a desk and on a phone, in light and in dark.
+#[track_caller]
+pub fn every_view_is_for_everybody(browser: &Browser, url: impl Fn(&str) -> String) {
+    let mut grounds = Vec::new();
+    for (size, scheme) in [
+        (DESKTOP, "light"),
+        (PHONE, "dark"),
+        (PHONE, "light"),
+        (DESKTOP, "dark"),
+    ] {
+        browser.look_like(size, scheme);
+        for (view, there) in VIEWS {
+            browser.go(&url(view));
+            browser.wait(view, &format!("document.querySelector({there:?})"));
+            let at = format!("{view}, {} px, {scheme}", size.0);
+            assert_eq!(
+                browser.get(TOO_WIDE),
+                serde_json::json!([]),
+                "{at}: wider than the window"
+            );
+            assert_eq!(
+                browser.get(FAINT),
+                serde_json::json!([]),
+                "{at}: too faint to be read"
+            );
+            if size == PHONE {
+                assert_eq!(
+                    browser.get(TOO_SMALL),
+                    serde_json::json!([]),
+                    "{at}: too small for a finger"
+                );
+            }
+            if size == DESKTOP && scheme == "light" {
+                names_and_landmarks(browser, &at);
+            }
+        }
+        grounds.push(browser.get("return getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_eq!((&grounds[0], &grounds[1]), (&grounds[2], &grounds[3]));
+    assert_ne!(grounds[0], grounds[1], "dark is not light");
+}
+
+/// What a screen reader has of the page: names of all that can be used, one main heading, landmarks, and where it is told news.
+#[track_caller]
+pub fn names_and_landmarks(browser: &Browser, at: &str) {
+    let nodes = browser.accessibility();
+    for (role, name) in &nodes {
+        assert!(
+            !NAMED.contains(&role.as_str()) || !name.is_empty(),
+            "{at}: a {role} without a name"
+        );
+    }
+    let count = |wanted: &str| nodes.iter().filter(|(role, _)| role == wanted).count();
+    assert!(nodes.len() > 10, "{at}: {nodes:?}");
+    if count("dialog") > 0 {
+        // What lies behind it is not there for now.
+        return;
+    }
+    assert_eq!((count("main"), count("banner")), (1, 1), "{at}");
+    let headings = browser.get("return [...document.querySelectorAll('h1, h2, h3')].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))");
+    let levels: Vec<u64> = headings
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|level| level.as_u64().unwrap())
+        .collect();
+    assert_eq!(
+        levels.iter().filter(|level| **level == 1).count(),
+        1,
+        "{at}: {levels:?}"
+    );
+    assert!(
+        levels.windows(2).all(|pair| pair[1] <= pair[0] + 1),
+        "{at}: {levels:?}"
+    );
+    let language = browser.get("return [document.documentElement.lang, document.title.length > 0, document.querySelectorAll('[aria-live=polite]').length]");
+    assert_eq!(language, serde_json::json!(["en", true, 1]), "{at}");
+    let twice = browser.get("const ids = [...document.querySelectorAll('[id]')].map(({ id }) => id); return ids.filter((id, at) => ids.indexOf(id) !== at)");
+    assert_eq!(twice, serde_json::json!([]), "{at}: ids that are there twice");
+}

@@ -1,0 +1,148 @@
+//! Pictures of the dashboard for the README, of a fleet at work: `scripts/dashboard-picture`.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::Role;
+use serde_json::json;
+
+use crate::browser::Browser;
+use crate::fleet::{Fleet, Spec, make_group, start_gateway};
+use crate::office::{NAME, Office};
+
+/// So long the graphs reach back.
+const SHOWN: Duration = Duration::from_secs(310);
+const DEVICES: u64 = 180;
+const GROUPS: [(&str, u32); 3] = [("cameras", 8), ("drones", 10), ("pumps", 12)];
+
+fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<Spec> {
+    let spec = |number: u64| {
+        let (group, _) = GROUPS[number as usize % 3];
+        let (home, gateway) = gateways[number as usize / 3 % gateways.len()];
+        let what = group.trim_end_matches('s');
+        Spec {
+            device: DeviceId(0x7a3f_0001_c000_0001 + number),
+            name: format!("{what}-{:03}", number / 3 + 1),
+            gateway,
+            home,
+            group,
+            is_changed: number == 76,
+        }
+    };
+    (0..DEVICES).map(spec).collect()
+}
+
+/// Strangers knock, and somebody sends what no device would.
+fn vandalise(gateway: SocketAddr, number: u64) {
+    let socket = UdpSocket::bind("127.0.9.9:0").unwrap();
+    let mut message = [0; 64];
+    message[..8].copy_from_slice(&[0x4c, 0x57, 1, 1, 1, 0, 0, 64]);
+    message[8..16].copy_from_slice(&(0xbad0_0000 + number % 7).to_be_bytes());
+    message[16..24].copy_from_slice(&number.to_be_bytes());
+    socket.send_to(&message, gateway).unwrap();
+    if number % 3 == 0 {
+        socket.send_to(&message[..40], gateway).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "takes five minutes and writes docs/figures: scripts/dashboard-picture"]
+fn pictures_for_the_readme() {
+    let directory = PathBuf::from(
+        std::env::var_os("LINEWARDEN_PICTURES").expect("LINEWARDEN_PICTURES names a directory"),
+    );
+    let seconds = std::env::var("LINEWARDEN_PICTURES_S").ok();
+    let shown = seconds.map_or(SHOWN, |seconds| Duration::from_secs(seconds.parse().unwrap()));
+    let office = Office::new();
+    let browser = Browser::start(&office.runtime).unwrap();
+    let ada = office.caller("ada", Role::Admin);
+    for (name, every_s) in GROUPS {
+        make_group(&office, name, every_s);
+    }
+    let gateways: Vec<_> = [(1, "harbour-north"), (2, "harbour-south"), (3, "airfield")]
+        .into_iter()
+        .map(|(id, name)| {
+            ada.post(
+                "/api/v1/gateways",
+                &json!({"id": id, "name": name, "reason": "opening of the site"}),
+            )
+            .ok();
+            let id = GatewayId(id);
+            (id, start_gateway(&office, id))
+        })
+        .collect();
+    let addresses: Vec<_> = gateways
+        .iter()
+        .map(|(id, (_, address))| (*id, *address))
+        .collect();
+    let specs = specs(&addresses);
+    let fleet = Fleet::start(&office, &specs, Duration::from_millis(60));
+    browser.look_like((1280, 900), "light");
+    browser.go(&format!("https://{NAME}:{}/#/overview", office.address.port()));
+    browser.wait("the log-in", "document.activeElement.dataset.testid === 'token'");
+    browser.type_in("lw_token_of_ada");
+    browser.enter();
+    browser.wait("who is logged in", "document.querySelector('[data-testid=user]')");
+    work(&ada, &fleet, &specs, &addresses, shown);
+    for scheme in ["light", "dark"] {
+        take(
+            &browser,
+            (1280, 1360),
+            scheme,
+            &directory.join(format!("dashboard-{scheme}.png")),
+        );
+    }
+}
+
+fn work(
+    ada: &crate::office::Caller<'_>,
+    fleet: &Fleet,
+    specs: &[Spec],
+    gateways: &[(GatewayId, SocketAddr)],
+    shown: Duration,
+) {
+    let began = Instant::now();
+    let mut orders = [
+        (60, 12, "revoke", "lost at sea"),
+        (150, 97, "quarantine", "firmware under review"),
+        (230, 155, "revoke", "stolen from its mast"),
+    ]
+    .into_iter()
+    .peekable();
+    let mut second = 0;
+    while began.elapsed() < shown {
+        let share = began.elapsed().as_secs_f64() / shown.as_secs_f64();
+        // The load of a morning.
+        let load = 1.0 + 0.55 * (share * 9.0).sin() + 0.25 * (share * 31.0).sin();
+        fleet.set_pause(Duration::from_secs_f64(0.022 / load.max(0.2)));
+        for (_, gateway) in gateways {
+            vandalise(*gateway, second);
+        }
+        let due = |at_s: &(u64, usize, &str, &str)| share >= at_s.0 as f64 / 310.0;
+        if let Some((_, at, what, reason)) = orders.next_if(due) {
+            let path = format!("/api/v1/devices/{}/{what}", specs[at].device);
+            ada.post(&path, &json!({ "reason": reason })).ok();
+        }
+        // One that was well proves nothing any more, and is shut out for it.
+        fleet.set_mute(specs[40].device, share > 0.45);
+        second += 1;
+        // The pace of the play, and nothing that is waited for.
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn take(browser: &Browser, size: (u32, u32), scheme: &str, to: &std::path::Path) {
+    browser.look_like(size, scheme);
+    browser.get("window.scrollTo(0, 0); document.activeElement.blur(); return null");
+    browser.wait(
+        "a live stream",
+        "document.querySelector('[data-testid=stream-state]').dataset.state === 'live'",
+    );
+    browser.draw();
+    let data = browser.picture(&json!({"format": "png", "optimizeForSpeed": false}));
+    let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+    std::fs::write(to, bytes).unwrap();
+}
