@@ -13,14 +13,15 @@ mod signers;
 mod status;
 mod users;
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
 use utoipa::OpenApi;
 
 pub(crate) use self::status::{LastCounted, status_event};
@@ -86,6 +87,12 @@ pub fn openapi() -> String {
     Api::openapi().to_pretty_json().unwrap_or_default()
 }
 
+/// The same, made once: whoever reaches the controller may ask for it.
+async fn described() -> impl IntoResponse {
+    static TEXT: LazyLock<String> = LazyLock::new(|| Api::openapi().to_json().unwrap_or_default());
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
+}
+
 /// Everything that is served over HTTP but to gateways.
 pub(crate) fn router(app: &App) -> Router {
     let limited = |router: Router<App>| router.layer(middleware::from_fn(within_time));
@@ -134,7 +141,7 @@ pub(crate) fn router(app: &App) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), counted));
     Router::new()
         .nest("/api/v1", api)
-        .route("/openapi.json", get(async || Json(Api::openapi())))
+        .route("/openapi.json", get(described))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/", get(dashboard::index))
