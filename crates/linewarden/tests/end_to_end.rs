@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "end_to_end/bench.rs"]
+mod bench;
 #[path = "end_to_end/controller.rs"]
 mod controller;
 #[path = "end_to_end/diagnosis.rs"]

@@ -201,15 +201,29 @@ impl Registry {
                 });
             }
         }
+        // Nobody else writes while the transaction lasts: what can be done before it is.
+        let mut sealed = devices
+            .iter()
+            .map(|device| self.seal(device, &described(device, None, 0)?))
+            .collect::<Result<Vec<_>>>()?
+            .into_iter();
         let mut transaction = self.write().await?;
         let existing = self.replaceable(&mut transaction, devices, on_conflict).await?;
         remove(&mut transaction, existing.keys().copied().collect()).await?;
         let mut revision = feed::advance(&mut transaction, devices.len()).await?;
         for batch in devices.chunks(DEVICES_PER_INSERT) {
             let mut records = Vec::with_capacity(batch.len());
-            for device in batch {
+            for (device, sealed) in batch.iter().zip(sealed.by_ref()) {
                 revision = revision.saturating_add(1);
-                records.push(self.prepare(device, existing.get(&device.record.device), revision)?);
+                let old = existing.get(&device.record.device);
+                let info = described(device, old, revision)?;
+                let sealed = match old {
+                    None => sealed,
+                    // It is bound to its epoch, which is another one.
+                    Some(_) => self.seal(device, &info)?,
+                };
+                let mac = self.record_mac().code(&info);
+                records.push(Prepared { info, mac, sealed });
             }
             insert(&mut transaction, &records).await?;
         }
@@ -257,54 +271,53 @@ impl Registry {
         Ok(replaceable)
     }
 
-    /// What is written for a device, given what is there.
-    fn prepare(&self, new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Result<Prepared> {
-        let record = &new.record;
-        let indices = record.credentials.indices();
-        let idx_floor = new
-            .idx_floor
-            .0
-            .max(indices.start)
-            .max(old.map_or(0, |old| old.idx_floor.0));
-        if old.is_some() && !indices.is_empty() && idx_floor >= indices.end {
-            return Err(RegistryError::InvalidRecord {
-                device: record.device,
-                field: "credentials",
-                problem: format!(
-                    "rows {}..{} were all handed out before (numbers are never used twice); make the new pool \
-                     start at row {idx_floor}",
-                    indices.start, indices.end
-                ),
-            });
-        }
-        let info = DeviceInfo {
-            device: record.device,
-            name: record.name.clone(),
-            mode: record.credentials.mode(),
-            suite: record.suite,
-            status: new.status.clone(),
-            // New credentials say nothing of what the device runs.
-            quarantine: old
-                .and_then(|old| old.quarantine.clone())
-                .or_else(|| new.quarantine.clone()),
-            enrolled_at_s: record.enrolled_at_s,
-            first_idx: RowIndex(indices.start),
-            rows_total: indices.end.saturating_sub(indices.start),
-            idx_floor: RowIndex(idx_floor),
-            epoch: old.map_or(new.epoch, |old| new.epoch.max(old.epoch.saturating_add(1))),
-            revision: Revision(revision.cast_unsigned()),
-            puf_profile: record.puf_profile.clone(),
-            floor_version: old.map_or(0, |old| old.floor_version.saturating_add(1)),
-        };
-        let credentials = &record.credentials;
-        let sealed = self
-            .sealer()
-            .seal(&Place::of(&info).aad(), credentials.encoded_len(), |out| {
-                credentials.encode(out)
-            })?;
-        let mac = self.record_mac().code(&info);
-        Ok(Prepared { info, mac, sealed })
+    fn seal(&self, new: &NewDevice, info: &DeviceInfo) -> Result<Vec<u8>> {
+        let credentials = &new.record.credentials;
+        let aad = Place::of(info).aad();
+        let write = |out: &mut Vec<u8>| credentials.encode(out);
+        Ok(self.sealer().seal(&aad, credentials.encoded_len(), write)?)
     }
+}
+
+/// What is written for a device, given what is there.
+fn described(new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Result<DeviceInfo> {
+    let record = &new.record;
+    let indices = record.credentials.indices();
+    let idx_floor = new
+        .idx_floor
+        .0
+        .max(indices.start)
+        .max(old.map_or(0, |old| old.idx_floor.0));
+    if old.is_some() && !indices.is_empty() && idx_floor >= indices.end {
+        return Err(RegistryError::InvalidRecord {
+            device: record.device,
+            field: "credentials",
+            problem: format!(
+                "rows {}..{} were all handed out before (numbers are never used twice); make the new pool \
+                 start at row {idx_floor}",
+                indices.start, indices.end
+            ),
+        });
+    }
+    Ok(DeviceInfo {
+        device: record.device,
+        name: record.name.clone(),
+        mode: record.credentials.mode(),
+        suite: record.suite,
+        status: new.status.clone(),
+        // New credentials say nothing of what the device runs.
+        quarantine: old
+            .and_then(|old| old.quarantine.clone())
+            .or_else(|| new.quarantine.clone()),
+        enrolled_at_s: record.enrolled_at_s,
+        first_idx: RowIndex(indices.start),
+        rows_total: indices.end.saturating_sub(indices.start),
+        idx_floor: RowIndex(idx_floor),
+        epoch: old.map_or(new.epoch, |old| new.epoch.max(old.epoch.saturating_add(1))),
+        revision: Revision(revision.cast_unsigned()),
+        puf_profile: record.puf_profile.clone(),
+        floor_version: old.map_or(0, |old| old.floor_version.saturating_add(1)),
+    })
 }
 
 /// A device's record, ready to be written.

@@ -39,6 +39,14 @@ pub(crate) struct SchemaGuard {
     path: PathBuf,
 }
 
+/// The log is folded into the file when it has so many pages: seldom enough that a page which many devices share is folded once for
+/// many of them.
+const LOG_PAGES: &str = "4096";
+/// Pages that a connection remembers, KiB, as SQLite has it. Who writes needs those where ids go, which come in no order, of 10^6
+/// devices: what does not fit is read again for each device.
+const WRITER_CACHE_KIB: &str = "-65536";
+const READER_CACHE_KIB: &str = "-16384";
+
 /// Of a connection that has not looked yet. SQLite counts in 32 bits.
 const SCHEMA_UNSEEN: i64 = i64::MIN;
 
@@ -89,10 +97,15 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
 
     let guard = SchemaGuard::new(path).await?;
     let writer = writer_options(&guard.seen);
-    let reader = SqlitePoolOptions::new().max_connections(options.readers.max(1));
+    let reader = SqlitePoolOptions::new()
+        .max_connections(options.readers.max(1))
+        // A connection to a file does not break by itself, and to try it costs as much as to ask.
+        .test_before_acquire(false);
+    let writing = connect.clone().pragma("cache_size", WRITER_CACHE_KIB);
+    let reading = connect.pragma("cache_size", READER_CACHE_KIB);
     Ok(Opened {
-        writer: Pool::Sqlite(writer.connect_with(connect.clone()).await.map_err(at(path))?),
-        reader: Pool::Sqlite(reader.connect_lazy_with(connect)),
+        writer: Pool::Sqlite(writer.connect_with(writing).await.map_err(at(path))?),
+        reader: Pool::Sqlite(reader.connect_lazy_with(reading)),
         keys,
         guard,
     })
@@ -334,6 +347,7 @@ fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         // Each commit is on the disk before it returns: a mark that a power cut takes back hands rows out twice.
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(options.busy_timeout)
+        .pragma("wal_autocheckpoint", LOG_PAGES)
         // After a bulk load the log file is cut back to this many bytes.
         .pragma("journal_size_limit", "67108864")
 }

@@ -1,8 +1,11 @@
 //! Whether the process serves, and whether it can answer.
 
+use std::time::{Duration, Instant};
+
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tokio::sync::Mutex;
 
 use crate::metrics;
 use crate::state::App;
@@ -12,14 +15,30 @@ pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
+/// How long it is good to know whether the registry answers: whoever reaches the controller may ask as often as they like.
+const READY_FOR: Duration = Duration::from_secs(1);
+
+/// Whether the registry answered a moment ago; who asks meanwhile waits for whoever asks it.
+#[derive(Default)]
+pub(crate) struct LastReady(Mutex<Option<(Instant, bool)>>);
+
 /// The registry answers.
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    match app.registry.revision().await {
-        Ok(_) => "ok\n".into_response(),
-        Err(error) => {
-            tracing::warn!(%error, "not ready");
-            (StatusCode::SERVICE_UNAVAILABLE, "the registry does not answer\n").into_response()
+    let mut last = app.ready.0.lock().await;
+    let is_ready = match *last {
+        Some((at, is_ready)) if at.elapsed() < READY_FOR => is_ready,
+        _ => {
+            let answer = app.registry.revision().await;
+            if let Err(error) = &answer {
+                tracing::warn!(%error, "not ready");
+            }
+            *last = Some((Instant::now(), answer.is_ok()));
+            answer.is_ok()
         }
+    };
+    match is_ready {
+        true => "ok\n".into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the registry does not answer\n").into_response(),
     }
 }
 

@@ -103,6 +103,7 @@ impl Service {
             known: Arc::default(),
             counts: Arc::default(),
             counted: Arc::default(),
+            ready: Arc::default(),
         };
         let gateways = Server::new(
             app.controller.clone(),

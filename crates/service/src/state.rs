@@ -9,6 +9,7 @@ use linewarden_registry::Registry;
 use crate::api::LastCounted;
 use crate::auth::Known;
 use crate::fleet::Fleet;
+use crate::health::LastReady;
 use crate::limits::Limits;
 use crate::metrics::Counts;
 use crate::stream::Stream;
@@ -26,4 +27,5 @@ pub(crate) struct App {
     pub(crate) known: Arc<Known>,
     pub(crate) counts: Arc<Counts>,
     pub(crate) counted: Arc<LastCounted>,
+    pub(crate) ready: Arc<LastReady>,
 }

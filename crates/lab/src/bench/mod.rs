@@ -1,6 +1,6 @@
 //! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
 //! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`]. `linewarden bench switch`: [`switch`].
-//! `linewarden bench signatures`: [`signatures`].
+//! `linewarden bench signatures`: [`signatures`]. `linewarden bench service`: [`service`].
 //!
 //! | part | what is measured |
 //! |---|---|
@@ -18,6 +18,7 @@ pub mod latency;
 pub mod micro;
 pub mod rate;
 pub mod scale;
+pub mod service;
 pub mod signatures;
 pub mod switch;
 mod wait;

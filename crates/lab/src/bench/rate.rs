@@ -26,7 +26,7 @@ const WINDOW: u32 = 128;
 
 /// What a saturated run gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Saturated {
+pub(super) struct Saturated {
     completed: u64,
     elapsed: Duration,
     verifier_cpu: Duration,
@@ -34,10 +34,12 @@ struct Saturated {
 }
 
 impl Saturated {
-    fn per_second(self) -> f64 {
+    /// Complete authentications, by the clock.
+    pub(super) fn per_second(self) -> f64 {
         self.completed as f64 / self.elapsed.as_secs_f64()
     }
-    fn per_verifier_second(self) -> f64 {
+    /// Complete authentications, by the verifier's own CPU time.
+    pub(super) fn per_verifier_second(self) -> f64 {
         self.completed as f64 / self.verifier_cpu.as_secs_f64()
     }
     fn per_generator_second(self) -> f64 {
@@ -138,6 +140,19 @@ fn reflector(length: Duration, transmit: Transmit) -> Result<Saturated, BenchErr
     saturate(&lab, &plan, length, &[], &|| {})
 }
 
+/// Rows that last: three million handshakes a second, spread over the devices.
+fn ring(length: Duration) -> u32 {
+    let handshakes = (length.as_millis() + 500) * 3000;
+    u32::try_from(handshakes / u128::from(DEVICES))
+        .unwrap_or(u32::MAX)
+        .max(64)
+}
+
+/// The `xdp` data plane, saturated for so long.
+pub(super) fn xdp_for(length: Duration) -> Result<Saturated, BenchError> {
+    xdp(length, ring(length))
+}
+
 fn xdp(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
     let lab = lab()?;
     let mut plane = Xdp::load(&keys::config(DEVICES, rows))?;
@@ -189,10 +204,7 @@ pub(super) fn threads_named(prefix: &str) -> Result<Vec<libc::pid_t>, BenchError
 /// Those of the lab and the data planes.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let length = Duration::from_millis(scale.saturate_ms);
-    // Rows that last: three million handshakes a second, spread over the devices.
-    let ring = u32::try_from((scale.saturate_ms + 500) * 3000 / u64::from(DEVICES))
-        .unwrap_or(u32::MAX)
-        .max(64);
+    let ring = ring(length);
     let idle = reflector(length, Transmit::Tx)?;
     let xdp = xdp(length, ring)?;
     let host = host(length, ring)?;

@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use linewarden_lab::bench::scale::{Part, Progress, Size};
 use linewarden_lab::bench::{
-    self, BenchError, Better, Pending, Report, Row, Scale, attest, figures, signatures, switch,
+    self, BenchError, Better, Pending, Report, Row, Scale, attest, figures, service, signatures, switch,
 };
 
 use crate::failure::Failure;
@@ -80,6 +80,36 @@ Examples:
   linewarden bench signatures --only cpu
   linewarden bench signatures --quick")]
     Signatures(BenchSignaturesArgs),
+    /// The service: import, questions, events and revocations at a million devices, and whether the data plane notices
+    #[command(after_help = "\
+Starts controllers and gateways of this program, over TLS on loopback, with files in the directory for temporary ones (TMPDIR): 2 GB of \
+disk, 3 GB of memory, some minutes. Nothing leaves the machine. Whoever asks takes its share of the same processors. The parts: floor \
+(what the disk, TLS and the registry alone take), import (over SQLite and, where it is installed, PostgreSQL), reads, events, revoke \
+(three gateways on loopback), auth-rate (needs root and two processors: the xdp data plane on one, the controller on the other).
+
+Examples:
+  linewarden bench service
+  linewarden bench service --json service.json
+  linewarden bench service --devices 100000 --only reads
+  linewarden bench service --quick")]
+    Service(BenchServiceArgs),
+}
+
+/// How to measure.
+#[derive(Args, Debug)]
+pub struct BenchServiceArgs {
+    /// Where to write the rows of name, value, unit, better
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Size of the fleet
+    #[arg(long, value_name = "COUNT", default_value_t = service::Size::FULL.devices, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    pub devices: u32,
+    /// Only this part; several are named one by one. The fleet is imported for each
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(service::Part::ALL.map(service::Part::name)))]
+    pub only: Vec<String>,
+    /// Less than a minute, to see that it works; the figures say little
+    #[arg(long, conflicts_with = "devices")]
+    pub quick: bool,
 }
 
 /// How to measure.
@@ -193,6 +223,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Attest(args) => attest(args),
         BenchCommand::Switch(args) => switch(args),
         BenchCommand::Signatures(args) => signatures(args),
+        BenchCommand::Service(args) => service(args),
     }
 }
 
@@ -280,6 +311,26 @@ fn with_progress(
     });
     spinner.finish_and_clear();
     report.map_err(failure)
+}
+
+fn service(args: &BenchServiceArgs) -> Result<(), Failure> {
+    let output = Output::new(false);
+    prepare(args.json.as_deref(), None)?;
+    let size = match args.quick {
+        true => service::Size::QUICK,
+        false => service::Size {
+            devices: args.devices,
+            ..service::Size::FULL
+        },
+    };
+    let parts: Vec<_> = service::Part::ALL
+        .into_iter()
+        .filter(|part| wanted(&args.only, part.name()))
+        .collect();
+    let program = std::env::current_exe()?;
+    let report = with_progress(output, |told| service::run(program, &size, &parts, told))?;
+    print(output, &report)?;
+    write_json(args.json.as_deref(), &report)
 }
 
 fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {

@@ -14,6 +14,27 @@ mod signers;
 mod status;
 mod users;
 
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use utoipa::OpenApi;
+
+use self::openapi::Conventions;
+pub(crate) use self::results::Round;
+pub(crate) use self::status::{LastCounted, status_event};
+use crate::auth::authenticate;
+use crate::error::ApiError;
+use crate::extract::without_null;
+use crate::idempotency::once;
+use crate::state::App;
+use crate::{dashboard, health};
+
 /// What is asked and answered, as both ends have it.
 pub mod wire {
     pub use super::audit::{Act, WhichActs};
@@ -32,26 +53,6 @@ pub mod wire {
     pub use crate::error::{ErrorBody, ErrorDetail};
     pub use crate::stream::Happening;
 }
-
-use std::time::{Duration, Instant};
-
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::Method;
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
-use utoipa::OpenApi;
-
-use self::openapi::Conventions;
-pub(crate) use self::results::Round;
-pub(crate) use self::status::{LastCounted, status_event};
-use crate::auth::authenticate;
-use crate::error::ApiError;
-use crate::extract::without_null;
-use crate::idempotency::once;
-use crate::state::App;
-use crate::{dashboard, health};
 
 /// Longest time for an answer that is no stream.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -110,6 +111,12 @@ pub fn openapi() -> String {
     Api::openapi().to_pretty_json().unwrap_or_default()
 }
 
+/// The same, made once: whoever reaches the controller may ask for it.
+async fn described() -> impl IntoResponse {
+    static TEXT: LazyLock<String> = LazyLock::new(|| Api::openapi().to_json().unwrap_or_default());
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
+}
+
 /// Everything that is served over HTTP but to gateways.
 pub(crate) fn router(app: &App) -> Router {
     let limited = |router: Router<App>| router.layer(middleware::from_fn(within_time));
@@ -160,7 +167,7 @@ pub(crate) fn router(app: &App) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), counted));
     Router::new()
         .nest("/api/v1", api)
-        .route("/openapi.json", get(async || Json(Api::openapi())))
+        .route("/openapi.json", get(described))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/", get(dashboard::index))

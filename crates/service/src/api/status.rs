@@ -1,6 +1,7 @@
 //! How everything stands, in one look.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract;
@@ -19,6 +20,8 @@ use crate::stream::Event;
 
 /// How long counts of devices are good: to count a million takes a while.
 const COUNTS_FOR: Duration = Duration::from_secs(5);
+/// How long they are shown while they are made anew; older ones are waited for.
+const COUNTS_AT_MOST_FOR: Duration = Duration::from_secs(10);
 
 /// Devices by how they stand.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -65,7 +68,7 @@ pub(crate) struct Status {
 
 /// Counts that are good for a while.
 #[derive(Clone, Copy)]
-pub(crate) struct Counted {
+struct Counted {
     at: Instant,
     at_s: u64,
     total: u64,
@@ -74,34 +77,63 @@ pub(crate) struct Counted {
     silent: u64,
 }
 
-/// The counts of a moment ago; who asks meanwhile waits for whoever counts.
-pub(crate) type LastCounted = Mutex<Option<Counted>>;
+/// The counts of a moment ago.
+#[derive(Default)]
+pub(crate) struct LastCounted {
+    last: StdMutex<Option<Counted>>,
+    /// Held by whoever counts.
+    counting: Arc<Mutex<()>>,
+}
 
-async fn counts(app: &App) -> Result<Counted> {
-    let mut last = app.counted.lock().await;
-    if let Some(counted) = last.as_ref()
-        && counted.at.elapsed() < COUNTS_FOR
-    {
-        return Ok(*counted);
+impl LastCounted {
+    fn within(&self, age: Duration) -> Option<Counted> {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.filter(|counted| counted.at.elapsed() < age)
     }
+}
+
+/// The counts of now, or of a moment ago: then they are made anew, and who asks does not wait for that.
+async fn counts(app: &App) -> Result<Counted> {
+    if let Some(counted) = app.counted.within(COUNTS_FOR) {
+        return Ok(counted);
+    }
+    if let Some(counted) = app.counted.within(COUNTS_AT_MOST_FOR) {
+        if let Ok(place) = Arc::clone(&app.counted.counting).try_lock_owned() {
+            let app = app.clone();
+            tokio::spawn(async move {
+                let _place = place;
+                if let Err(error) = count(&app).await {
+                    tracing::debug!(error = error.message(), "devices were not counted");
+                }
+            });
+        }
+        return Ok(counted);
+    }
+    let _place = app.counted.counting.lock().await;
+    match app.counted.within(COUNTS_FOR) {
+        // Who had the place before has counted.
+        Some(counted) => Ok(counted),
+        None => count(app).await,
+    }
+}
+
+async fn count(app: &App) -> Result<Counted> {
     let of = |active: Option<bool>, quarantined: bool| Filter {
         active,
         quarantined,
         ..Filter::default()
     };
-    let at_s = now_s();
-    let total = app.registry.count(&of(None, false)).await?;
-    let revoked = app.registry.count(&of(Some(false), false)).await?;
-    let quarantined = app.registry.count(&of(None, true)).await?;
-    let silent = app.registry.count_standing(State::Silent).await?;
-    Ok(*last.insert(Counted {
-        at: Instant::now(),
+    let (at, at_s) = (Instant::now(), now_s());
+    let counted = Counted {
+        at,
         at_s,
-        total,
-        revoked,
-        quarantined,
-        silent,
-    }))
+        total: app.registry.count(&of(None, false)).await?,
+        revoked: app.registry.count(&of(Some(false), false)).await?,
+        quarantined: app.registry.count(&of(None, true)).await?,
+        silent: app.registry.count_standing(State::Silent).await?,
+    };
+    *app.counted.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+    Ok(counted)
 }
 
 async fn look(app: &App) -> Status {
@@ -121,6 +153,12 @@ async fn look(app: &App) -> Status {
     let (Ok(gateways), Ok(counted)) = (gateways::all(app).await, counts(app).await) else {
         return status;
     };
+    let Counted {
+        total,
+        revoked,
+        quarantined,
+        ..
+    } = counted;
     let connected: Vec<_> = gateways
         .iter()
         .filter(|gateway| gateway.state == "connected")

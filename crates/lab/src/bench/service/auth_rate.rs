@@ -1,0 +1,154 @@
+//! The `xdp` data plane on its own CPU, saturated, while a controller and who asks it are at their limit on another; over the same
+//! while they do nothing.
+//!
+//! What counts is authentications per second of the data plane's own CPU time, as in [`crate::bench::rate`]: the generator's share does
+//! not. Two CPUs of one machine share more than a controller can help: what a program costs that only counts is measured beside it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::client::full;
+use super::{Fleet, Office, Size, contradiction, pending, quantile, reads, runtime};
+use crate::bench::rate::{self, Saturated};
+use crate::bench::scale::Progress;
+use crate::bench::{BenchError, Report, Row, io};
+use crate::capability::{self, FOR_LOAD_GENERATOR};
+use crate::napi::pin_task;
+
+const BAR: f64 = 0.95;
+const RATIO: &str = "auth_rate.busy_over_idle";
+/// The CPU of the controller, of PostgreSQL's and of who asks; [`rate`] has the first.
+const OTHER_CPU: usize = 1;
+
+/// All rows of this part.
+pub(super) fn rows(
+    office: &Office,
+    fleet: &Fleet,
+    size: &Size,
+    progress: Progress<'_>,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
+        report.pending.push(pending(RATIO, "ratio", Some(BAR), missing));
+        return Ok(());
+    }
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        let why = "data plane and controller need a CPU each";
+        report.pending.push(pending(RATIO, "ratio", Some(BAR), why));
+        return Ok(());
+    }
+    pin_process(office.controller.id())?;
+    let length = Duration::from_millis(size.slice_ms);
+    let (mut busy, mut spinning, mut wall, mut questions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for slice in 0..size.slices {
+        progress(
+            "data plane, idle and busy",
+            Some((slice.into(), size.slices.into())),
+        );
+        // Idle before and after, so that what drifts slowly falls on both.
+        let before = rate::xdp_for(length)?;
+        let (while_busy, asked) = loaded(office, fleet, slice, || rate::xdp_for(length))?;
+        let while_spinning = beside_a_spinner(|| rate::xdp_for(length))?;
+        let after = rate::xdp_for(length)?;
+        let idle = |of: fn(Saturated) -> f64| f64::midpoint(of(before), of(after));
+        busy.push(while_busy.per_verifier_second() / idle(Saturated::per_verifier_second));
+        spinning.push(while_spinning.per_verifier_second() / idle(Saturated::per_verifier_second));
+        wall.push(while_busy.per_second() / idle(Saturated::per_second));
+        questions += asked;
+    }
+    if questions == 0 {
+        return Err(contradiction("the controller was not asked anything"));
+    }
+    report.rows.extend([
+        Row::higher(RATIO, quantile(&mut busy, 0.5), "ratio", Some(BAR)),
+        Row::higher(
+            "auth_rate.busy_over_idle.wall",
+            quantile(&mut wall, 0.5),
+            "ratio",
+            None,
+        ),
+        Row::higher(
+            "auth_rate.spinning_over_idle",
+            quantile(&mut spinning, 0.5),
+            "ratio",
+            None,
+        ),
+    ]);
+    Ok(())
+}
+
+/// Runs something on the first CPU while the controller answers and stores as much as it can on the other; how many questions it answered.
+fn loaded<T>(
+    office: &Office,
+    fleet: &Fleet,
+    slice: u32,
+    what: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<(T, u64), BenchError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let until = Arc::clone(&stop);
+        let asking = scope.spawn(move || {
+            pin_task(0, OTHER_CPU).map_err(io("pinning a thread"))?;
+            let seed = u64::from(slice) + 100;
+            runtime()?.block_on(async {
+                let changes = change(office, fleet, &until);
+                let (asked, changed) = tokio::join!(reads::load(office, fleet, seed, &until), changes);
+                changed?;
+                asked
+            })
+        });
+        let done = what();
+        stop.store(true, Relaxed);
+        let asked = asking.join().map_err(|_| contradiction("a thread panicked"))??;
+        Ok((done?, asked))
+    })
+}
+
+/// Quarantines a device and lets it out again, over and over: each is three transactions on the disk.
+async fn change(office: &Office, fleet: &Fleet, stop: &AtomicBool) -> Result<(), BenchError> {
+    let mut client = office.client(3);
+    let id = fleet.id(fleet.count / 2);
+    while !stop.load(Relaxed) {
+        for what in ["quarantine", "release"] {
+            let body = full(json!({"reason": "bench"}).to_string());
+            client.post(&format!("/api/v1/devices/{id}/{what}"), body).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs something on the first CPU while a thread counts on the other.
+fn beside_a_spinner<T>(what: impl FnOnce() -> Result<T, BenchError>) -> Result<T, BenchError> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let spinning = scope.spawn(|| {
+            pin_task(0, OTHER_CPU).map_err(io("pinning a thread"))?;
+            let mut count = 0_u64;
+            while !stop.load(Relaxed) {
+                count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
+            }
+            Ok::<_, BenchError>(())
+        });
+        let done = what();
+        stop.store(true, Relaxed);
+        spinning
+            .join()
+            .map_err(|_| contradiction("a thread panicked"))??;
+        done
+    })
+}
+
+/// All threads of a process, and those that it starts from now on.
+fn pin_process(id: u32) -> Result<(), BenchError> {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).map_err(io("listing threads"))?;
+    for task in tasks.flatten() {
+        let task = task.file_name().to_str().and_then(|task| task.parse().ok());
+        if let Some(task) = task {
+            pin_task(task, OTHER_CPU).map_err(io("pinning a thread"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! What the other figures cannot be better than: of the same machine, the same disk, the same clients.
+
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use linewarden_protocol::ids::{Mode, Suite};
+use linewarden_registry::{BulkOptions, Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
+use tokio::task::JoinSet;
+
+use super::devices::{ROWS, row_key};
+use super::{Fleet, Office, Size, contradiction, quantile, runtime};
+use crate::bench::{BenchError, Row, io};
+
+/// Writes that are put on the disk.
+const SYNCS: u32 = 200;
+/// A page of the registry.
+const PAGE_BYTES: usize = 16_384;
+
+/// All rows of this part.
+pub(super) fn rows(
+    office: &Office,
+    fleet: &Fleet,
+    size: &Size,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    rows.push(Row::lower("floor.fsync_ms.p50", fsync_ms(office)?, "ms", None));
+    let per_s = answers_per_s(office, Duration::from_millis(size.read_ms / 4))?;
+    rows.push(Row::higher("floor.answers_per_s", per_s, "1/s", None));
+    let (memory, file, lookup_us) = registry(office, fleet.count.min(100_000))?;
+    rows.extend([
+        Row::higher("floor.enrolled_per_s.memory", memory, "1/s", None),
+        Row::higher("floor.enrolled_per_s.file", file, "1/s", None),
+        Row::lower("floor.lookup_us", lookup_us, "µs", None),
+    ]);
+    Ok(())
+}
+
+/// One page, on the disk that the registry is on.
+fn fsync_ms(office: &Office) -> Result<f64, BenchError> {
+    let path = office.program.directory.join("floor");
+    let synced = || {
+        let mut file = File::create(&path)?;
+        let mut took_ms = Vec::new();
+        for _ in 0..SYNCS {
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&[0x5a; PAGE_BYTES])?;
+            let began = Instant::now();
+            file.sync_data()?;
+            took_ms.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(took_ms)
+    };
+    let mut took_ms = synced().map_err(io("writing to the disk"))?;
+    Ok(quantile(&mut took_ms, 0.5))
+}
+
+/// Answers over TLS that say nothing: what the connection, HTTP and the clients cost.
+fn answers_per_s(office: &Office, length: Duration) -> Result<f64, BenchError> {
+    runtime()?.block_on(async {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for number in 0..super::reads::CLIENTS {
+            let (mut client, stop) = (office.client(number), Arc::clone(&stop));
+            tasks.spawn(async move {
+                let mut answers = 0_u64;
+                while !stop.load(Relaxed) {
+                    client.get("/healthz").await?;
+                    answers += 1;
+                }
+                Ok::<_, BenchError>(answers)
+            });
+        }
+        let began = Instant::now();
+        tokio::time::sleep(length).await;
+        stop.store(true, Relaxed);
+        let mut answers = 0;
+        while let Some(ended) = tasks.join_next().await {
+            answers += ended.map_err(contradiction)??;
+        }
+        Ok(answers as f64 / began.elapsed().as_secs_f64())
+    })
+}
+
+/// Enrolment into memory (sealing, codes, statements) and into a file (the disk as well), devices a second; and one look-up, µs.
+fn registry(office: &Office, count: u32) -> Result<(f64, f64, f64), BenchError> {
+    let key = MasterKey::from_bytes([0x42; 32]);
+    let fleet = Fleet::new(count);
+    let path = office.program.directory.join("floor.registry");
+    runtime()?.block_on(async {
+        let memory = enrol(&Registry::in_memory(&key).await?, &fleet).await?;
+        let registry = Registry::create(&path, &key).await?;
+        let file = enrol(&registry, &fleet).await?;
+        let looks = count.min(10_000);
+        let began = Instant::now();
+        for number in 0..looks {
+            registry.get(fleet.id(number)).await?;
+        }
+        let lookup_us = began.elapsed().as_secs_f64() * 1e6 / f64::from(looks);
+        registry.close().await;
+        Ok((memory, file, lookup_us))
+    })
+}
+
+async fn enrol(registry: &Registry, fleet: &Fleet) -> Result<f64, BenchError> {
+    let records: Vec<DeviceRecord> = (0..fleet.count).map(|number| record(fleet, number)).collect();
+    let began = Instant::now();
+    registry
+        .enrol_bulk(records, BulkOptions::default(), |_| {})
+        .await?;
+    Ok(f64::from(fleet.count) / began.elapsed().as_secs_f64())
+}
+
+fn record(fleet: &Fleet, number: u32) -> DeviceRecord {
+    let device = fleet.id(number);
+    let credentials = match Fleet::mode(number) {
+        Mode::Key => Credentials::Key(row_key(device, 0)),
+        Mode::Pool => Credentials::pool(
+            (0..ROWS)
+                .map(|idx| PoolRow {
+                    challenge: (u64::from(idx) + 1).to_be_bytes(),
+                    row_key: row_key(device, idx),
+                })
+                .collect(),
+        ),
+    };
+    DeviceRecord {
+        device,
+        name: Fleet::name(number),
+        suite: Suite::SipHash128,
+        enrolled_at_s: 0,
+        puf_profile: "bench".to_owned(),
+        credentials,
+    }
+}

@@ -1,0 +1,226 @@
+//! Questions as dashboards and operators ask them, by several clients one after another without a pause.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinSet;
+
+use super::{Client, Fleet, Office, Size, contradiction, runtime};
+use crate::bench::{BenchError, Row};
+
+/// Clients, each with a connection.
+pub(super) const CLIENTS: usize = 16;
+/// Longest latency that is told apart, µs.
+const LATENCY_US_MAX: u64 = 60_000_000;
+const READS_PER_S: f64 = 2_000.0;
+const P99_MS: f64 = 50.0;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// One device, with its leases, its attestation and its history.
+    Device,
+    /// A part of all devices.
+    Page,
+    /// Of those that are active and have a key.
+    Filtered,
+    /// Of those whose names begin alike.
+    Names,
+    /// Of those whose ids begin alike.
+    Ids,
+    /// Of those that are revoked.
+    Revoked,
+    /// How everything stands: counts.
+    Status,
+    Gateways,
+    /// What has happened, the newest of it.
+    History,
+}
+
+impl Kind {
+    /// Each with how many of a hundred questions it is.
+    const MIX: [(Self, u32); 9] = [
+        (Self::Device, 50),
+        (Self::Page, 8),
+        (Self::Filtered, 6),
+        (Self::Names, 8),
+        (Self::Ids, 8),
+        (Self::Revoked, 4),
+        (Self::Status, 8),
+        (Self::Gateways, 4),
+        (Self::History, 4),
+    ];
+
+    fn draw(rng: &mut ChaCha8Rng) -> Self {
+        let mut at = rng.random_range(0..100);
+        for (kind, share) in Self::MIX {
+            match at < share {
+                true => return kind,
+                false => at -= share,
+            }
+        }
+        Self::Device
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Page => "page",
+            Self::Filtered => "filtered",
+            Self::Names => "names",
+            Self::Ids => "ids",
+            Self::Revoked => "revoked",
+            Self::Status => "status",
+            Self::Gateways => "gateways",
+            Self::History => "history",
+        }
+    }
+
+    fn path(self, fleet: &Fleet, rng: &mut ChaCha8Rng) -> String {
+        let number = rng.random_range(0..fleet.count);
+        let id = fleet.id(number);
+        match self {
+            Self::Device => format!("/api/v1/devices/{id}"),
+            Self::Page => format!("/api/v1/devices?limit=50&after={id}"),
+            Self::Filtered => format!("/api/v1/devices?status=active&mode=key&limit=20&after={id}"),
+            Self::Names => {
+                let name = Fleet::name(number);
+                let beginning: String = name.chars().take(name.len() - 3).collect();
+                format!("/api/v1/devices?name_prefix={beginning}&limit=20")
+            }
+            Self::Ids => {
+                let beginning: String = id.to_string().chars().take(4).collect();
+                format!("/api/v1/devices?id_prefix={beginning}&limit=20")
+            }
+            Self::Revoked => "/api/v1/devices?status=revoked&limit=20".to_owned(),
+            Self::Status => "/api/v1/status".to_owned(),
+            Self::Gateways => "/api/v1/gateways".to_owned(),
+            Self::History => "/api/v1/events/history?limit=50".to_owned(),
+        }
+    }
+}
+
+/// Latencies, µs, of all and by kind.
+struct Latencies {
+    all: Histogram<u64>,
+    kinds: Vec<Histogram<u64>>,
+}
+
+impl Latencies {
+    fn new() -> Result<Self, BenchError> {
+        let histogram = || Histogram::new_with_max(LATENCY_US_MAX, 3).map_err(contradiction);
+        Ok(Self {
+            all: histogram()?,
+            kinds: Kind::MIX.iter().map(|_| histogram()).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn record(&mut self, kind: Kind, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.all.saturating_record(us);
+        let place = Kind::MIX.iter().position(|(other, _)| *other == kind);
+        if let Some(histogram) = place.and_then(|place| self.kinds.get_mut(place)) {
+            histogram.saturating_record(us);
+        }
+    }
+
+    fn add(&mut self, other: &Self) -> Result<(), BenchError> {
+        self.all.add(&other.all).map_err(contradiction)?;
+        for (sum, other) in self.kinds.iter_mut().zip(&other.kinds) {
+            sum.add(other).map_err(contradiction)?;
+        }
+        Ok(())
+    }
+}
+
+/// Asks until it is told to stop.
+async fn ask(
+    mut client: Client,
+    fleet: Fleet,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Result<Latencies, BenchError> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut latencies = Latencies::new()?;
+    while !stop.load(Relaxed) {
+        let kind = Kind::draw(&mut rng);
+        let path = kind.path(&fleet, &mut rng);
+        let began = Instant::now();
+        client.get(&path).await?;
+        latencies.record(kind, began.elapsed());
+    }
+    Ok(latencies)
+}
+
+/// All clients, until `stop`; how many questions were answered.
+pub(super) async fn load(
+    office: &Office,
+    fleet: &Fleet,
+    seed: u64,
+    stop: &Arc<AtomicBool>,
+) -> Result<u64, BenchError> {
+    Ok(all(office, fleet, seed, stop).await?.all.len())
+}
+
+async fn all(
+    office: &Office,
+    fleet: &Fleet,
+    seed: u64,
+    stop: &Arc<AtomicBool>,
+) -> Result<Latencies, BenchError> {
+    let mut tasks = JoinSet::new();
+    for number in 0..CLIENTS {
+        let seed = seed * CLIENTS as u64 + number as u64;
+        tasks.spawn(ask(office.client(number), *fleet, seed, Arc::clone(stop)));
+    }
+    let mut latencies = Latencies::new()?;
+    while let Some(ended) = tasks.join_next().await {
+        latencies.add(&ended.map_err(contradiction)??)?;
+    }
+    Ok(latencies)
+}
+
+/// All rows of this part.
+pub(super) fn rows(
+    office: &Office,
+    fleet: &Fleet,
+    size: &Size,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    let run = |seed, length| {
+        runtime()?.block_on(async {
+            let stop = Arc::new(AtomicBool::new(false));
+            let began = Instant::now();
+            let timer = async {
+                tokio::time::sleep(length).await;
+                stop.store(true, Relaxed);
+            };
+            let (latencies, ()) = tokio::join!(all(office, fleet, seed, &stop), timer);
+            Ok::<_, BenchError>((latencies?, began.elapsed()))
+        })
+    };
+    let length = Duration::from_millis(size.read_ms);
+    // Connections, statements and pages of the database are there when it counts.
+    run(1, length / 4)?;
+    let (latencies, took) = run(2, length)?;
+    let ms = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    rows.extend([
+        Row::higher(
+            "api.reads_per_s",
+            latencies.all.len() as f64 / took.as_secs_f64(),
+            "1/s",
+            Some(READS_PER_S),
+        ),
+        Row::lower("api.read_p99_ms", ms(&latencies.all, 0.99), "ms", Some(P99_MS)),
+        Row::lower("api.read_p50_ms", ms(&latencies.all, 0.5), "ms", None),
+    ]);
+    for ((kind, _), histogram) in Kind::MIX.iter().zip(&latencies.kinds) {
+        let name = format!("api.read_p99_ms.{}", kind.name());
+        rows.push(Row::lower(name, ms(histogram, 0.99), "ms", None));
+    }
+    Ok(())
+}
