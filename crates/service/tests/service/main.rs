@@ -14,5 +14,6 @@ mod access;
 mod devices;
 mod events;
 mod gateways;
+mod nats;
 mod office;
 mod others;
