@@ -149,10 +149,18 @@ impl NatsOptions {
                 let tries = u32::try_from(tries).unwrap_or(u32::MAX);
                 Duration::from_millis(50).saturating_mul(tries).min(RECONNECT_MAX)
             });
+        // Once for each time that it goes: tries are many.
+        let is_told = AtomicBool::new(false);
         options = options.event_callback(move |event| {
-            if let Event::ClientError(error) = &event {
-                counts.failed.fetch_add(1, Relaxed);
-                tracing::warn!(%error, "no connection to a NATS server");
+            match &event {
+                Event::Connected => is_told.store(false, Relaxed),
+                Event::ClientError(error) => {
+                    counts.failed.fetch_add(1, Relaxed);
+                    if !is_told.swap(true, Relaxed) {
+                        tracing::warn!(%error, "no connection to a NATS server; events are kept in the journal");
+                    }
+                }
+                _ => {}
             }
             std::future::ready(())
         });

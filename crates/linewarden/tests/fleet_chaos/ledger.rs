@@ -125,7 +125,7 @@ pub struct Range {
     pub mark: u32,
 }
 
-/// All leases at one moment.
+/// All leases of devices with rows, at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Leases {
     pub ranges: BTreeMap<DeviceId, Vec<Range>>,
@@ -136,7 +136,8 @@ impl Leases {
     pub fn read(server: &Postgres) -> Self {
         let said = server
             .psql(
-                "SELECT gateway_id, device_id, first_idx, end_idx, mark FROM fleet.lease UNION ALL \
+                "SELECT gateway_id, device_id, first_idx, end_idx, mark FROM fleet.lease \
+                 WHERE device_id IN (SELECT device_id FROM fleet.device WHERE mode = 1) UNION ALL \
                  SELECT -1, device_id, first_idx, end_idx, end_idx FROM fleet.spare",
             )
             .unwrap();

@@ -17,7 +17,7 @@ use crate::support::{Process, linewarden, run};
 /// How many gateways there are.
 pub const GATEWAYS: usize = 3;
 /// A gateway that has heard nothing for so long stops.
-pub const LINK_LEASE_S: u32 = 10;
+pub const LINK_LEASE_S: u32 = 6;
 const PORT: u16 = 5432;
 
 /// Where a gateway runs: each at its own place, and at the last one whoever takes somebody's place.
