@@ -3,8 +3,8 @@
 //!
 //! What must hold, by what devices receive and by what gateways and registry have written down: no row is accepted twice, whoever
 //! accepts it; no row is at two gateways; whoever may authenticates at every gateway that reaches a controller, and at one that
-//! reaches none as often as its leases allow; who is revoked gets nothing from a gateway once that knows, and from one that is cut
-//! off not after its lease.
+//! reaches none with rows below its marks; who is revoked gets nothing from a gateway once that knows, and from one that is cut
+//! off not after its lease; every event is published once, in order.
 //!
 //! `LINEWARDEN_CHAOS_SEED` replays a schedule; the order of packets is the machine's.
 #![allow(
