@@ -153,7 +153,7 @@ fn two_controllers_publish_each_event_once_whatever_is_started_again() {
     otto.post("/api/v1/devices/1/revoke", &json!({"reason": "stolen"}))
         .ok();
     olga.post("/api/v1/devices/777/revoke", &json!({"reason": "who?"}))
-        .refused(404, "not_found");
+        .refused(404, "unknown_device");
     let count = compare(&runtime, &server, &registry);
     assert_eq!(count, 39 + 40 + 1);
     let sum = metric(&a, "linewarden_nats_published_total") + metric(&b, "linewarden_nats_published_total");
