@@ -28,8 +28,8 @@ impl Controller {
     /// Answers a device's ticket that came by way of `gateway`; `None` for one that is to be met with silence. What it
     /// asks for is durable before the answer is here.
     ///
-    /// `carrier` is what the gateway knows that the controller does not. The gateway needs no fence: it can neither read nor make tickets, and what they
-    /// do does not depend on who carries them.
+    /// `carrier` is what the gateway knows that the controller does not. What tickets do does not depend on who carries
+    /// them, and a gateway can neither read nor make one; whether it still is a gateway is for the caller to ask ([`Link::check`](crate::Link::check)).
     ///
     /// # Errors
     /// A failure of the registry; the device asks again.

@@ -29,6 +29,8 @@ pub struct ControllerConfig {
     /// What devices run is checked.
     #[serde(default)]
     pub attest: AttestSection,
+    /// Where events are published.
+    pub nats: Option<NatsSection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -87,6 +89,28 @@ pub struct AttestSection {
     pub signing_key: Option<PathBuf>,
 }
 
+/// `[nats]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NatsSection {
+    /// `nats://HOST:PORT` or `tls://HOST:PORT`, of one cluster.
+    pub servers: Vec<String>,
+    /// The stream; made if it is not there.
+    #[serde(default = "default_stream")]
+    pub stream: String,
+    /// Subjects are this, a dot and the kind of the event.
+    #[serde(default = "default_subject_prefix")]
+    pub subject_prefix: String,
+    /// The CA of the servers' certificates, PEM; then they are spoken to by TLS.
+    pub ca: Option<PathBuf>,
+    /// One's own certificate, PEM, where servers ask for one.
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM, of mode 0600.
+    pub key: Option<PathBuf>,
+    /// A `.creds` file, of mode 0600.
+    pub credentials_file: Option<PathBuf>,
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +121,14 @@ pub struct LogSection {
 
 fn default_listen() -> SocketAddr {
     SocketAddr::from(([0; 8], 20_560))
+}
+
+fn default_stream() -> String {
+    "LINEWARDEN".to_owned()
+}
+
+fn default_subject_prefix() -> String {
+    "linewarden.events".to_owned()
 }
 
 impl OfRole for ControllerConfig {
@@ -114,8 +146,18 @@ impl ControllerConfig {
             self.registry.master_key_file.as_mut(),
             self.attest.signing_key.as_mut(),
         ];
+        let nats = self.nats.as_mut().map(|nats| {
+            [
+                &mut nats.ca,
+                &mut nats.cert,
+                &mut nats.key,
+                &mut nats.credentials_file,
+            ]
+        });
+        let nats = nats.into_iter().flatten().map(Option::as_mut);
         let named = paths
             .into_iter()
+            .chain(nats)
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
         named.for_each(|path| *path = directory.join(&*path));
@@ -237,6 +279,10 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
         && let Err(failure) = secret_file::signer(path)
     {
         problems.push(place(["attest", "signing_key"], &failure));
+    }
+    // It says itself which field.
+    if let Err(failure) = nats(file) {
+        problems.push(place(["nats", "servers"], &failure));
     }
     if let Err((field, failure)) = registry::examine(&config.registry).await {
         problems.push(place(["registry", field], &failure));

@@ -15,13 +15,12 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
-use linewarden_protocol::ids::{DeviceId, Mode, Suite};
-use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::wire::{self, Message};
-use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
+use linewarden_registry::{MasterKey, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use support::device::Booted;
 use support::{PATIENCE, free_port, linewarden};
 
 const KILLS: u32 = 40;
@@ -34,17 +33,11 @@ const BUSY_LOSS: u32 = 14 + 1;
 
 /// A device with a socket of its own, and a record of what the gateway accepted from it.
 struct Station {
-    id: DeviceId,
-    mode: Mode,
+    device: Booted,
     address: Ipv4Addr,
     socket: UdpSocket,
-    device: Device,
-    is_idle: bool,
-    /// RESPONSEs that it sent.
-    sent: Vec<[u8; 64]>,
     /// In which life of the gateway a row, in key mode a session, was accepted.
     accepted: HashMap<(u32, [u8; 8]), u32>,
-    sessions: u32,
     /// Handshakes in this life.
     handshakes: u32,
 }
@@ -55,57 +48,19 @@ impl Station {
         let socket = UdpSocket::bind((address, 0)).unwrap();
         socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let id = DeviceId(0xd0 + u64::from(number));
         Self {
-            id,
-            mode,
+            device: Booted::new(DeviceId(0xd0 + u64::from(number)), mode, ROWS),
             address,
             socket,
-            device: booted(id, mode),
-            is_idle: true,
-            sent: Vec::new(),
             accepted: HashMap::new(),
-            sessions: 0,
             handshakes: 0,
         }
     }
 
-    fn row_key(&self, idx: u32) -> RowKey {
-        let mut key = [0x5a; 16];
-        key[..8].copy_from_slice(&self.id.0.to_be_bytes());
-        key[8..12].copy_from_slice(&idx.to_be_bytes());
-        RowKey::from_bytes(key)
-    }
-
-    fn record(&self) -> DeviceRecord {
-        let credentials = match self.mode {
-            Mode::Key => Credentials::Key(self.row_key(0)),
-            Mode::Pool => Credentials::pool(
-                (0..ROWS)
-                    .map(|idx| PoolRow {
-                        challenge: [7; 8],
-                        row_key: self.row_key(idx),
-                    })
-                    .collect(),
-            ),
-        };
-        DeviceRecord {
-            device: self.id,
-            name: String::new(),
-            suite: Suite::SipHash128,
-            enrolled_at_s: 0,
-            puf_profile: String::new(),
-            credentials,
-        }
-    }
-
-    /// Powered on: it remembers nothing, and answers any row that it is asked for.
     fn begin(&mut self, nonce: [u8; 16], now_ms: u64) {
-        self.device = booted(self.id, self.mode);
-        self.is_idle = false;
         self.handshakes += 1;
-        let output = self.device.start(nonce, now_ms).unwrap();
-        self.act(output, now_ms);
+        self.device
+            .begin(nonce, now_ms, |message| send(&self.socket, message));
     }
 
     /// Takes all that has come and does what is due. `life` numbers the gateway's processes.
@@ -122,12 +77,10 @@ impl Station {
             let payload = &payload[..length];
             self.note(payload, life);
             let local = self.address.to_ipv6_mapped().octets();
-            if let Ok(output) = self.device.handle(payload, &local, now_ms) {
-                self.act(output, now_ms);
-            }
+            let answer = |message: &[u8; 64]| send(&self.socket, message);
+            self.device.receive(payload, &local, now_ms, answer);
         }
-        let output = self.device.poll(now_ms);
-        self.act(output, now_ms);
+        self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
     /// An ACK says that a row is spent, whoever asked for it: that may be said in one life of the gateway only.
@@ -136,60 +89,22 @@ impl Station {
             return;
         };
         // In pool mode the row alone counts, in key mode the session: its RESPONSE.
-        let session = match self.mode {
-            Mode::Pool => [0; 8],
-            Mode::Key => ack.session_id,
-        };
-        let idx = match self.mode {
-            Mode::Pool => ack.idx.get(),
-            Mode::Key => 0,
+        let (idx, session) = match self.device.mode {
+            Mode::Pool => (ack.idx.get(), [0; 8]),
+            Mode::Key => (0, ack.session_id),
         };
         let before = *self.accepted.entry((idx, session)).or_insert(life);
         assert_eq!(
             before, life,
             "row {idx} of device {} was accepted in lives {before} and {life}",
-            self.id
+            self.device.id
         );
-    }
-
-    fn act(&mut self, mut output: Output, now_ms: u64) {
-        loop {
-            output = match output {
-                Output::Transmit(message) => {
-                    if matches!(wire::parse(&message), Ok(Message::Response(_))) {
-                        self.sent.push(message);
-                    }
-                    let _ = self.socket.send(&message);
-                    self.device.poll(now_ms)
-                }
-                Output::EvaluatePuf(query) => {
-                    let idx = if self.mode == Mode::Key { 0 } else { query.idx.0 };
-                    let key = self.row_key(idx);
-                    self.device.puf_result(Ok(key), now_ms)
-                }
-                Output::Authenticated(_) => {
-                    self.sessions += 1;
-                    self.is_idle = true;
-                    return;
-                }
-                Output::Failed { .. } | Output::NeedNonce | Output::SessionExpired => {
-                    self.is_idle = true;
-                    return;
-                }
-                Output::Postponed { .. } | Output::None => return,
-            };
-        }
     }
 }
 
-fn booted(device: DeviceId, mode: Mode) -> Device {
-    Device::new(DeviceConfig {
-        device,
-        suite: Suite::SipHash128,
-        mode,
-        gateways: GatewayPolicy::ANY,
-        bound_mac: None,
-    })
+fn send(socket: &UdpSocket, message: &[u8; 64]) {
+    // What is lost is sent again.
+    let _ = socket.send(message);
 }
 
 fn serve(directory: &Path) -> Child {
@@ -233,7 +148,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     runtime.block_on(async {
         let registry = Registry::create(&path, &key).await.unwrap();
         for station in &stations {
-            registry.enrol(station.record()).await.unwrap();
+            registry.enrol(station.device.record()).await.unwrap();
         }
         registry.close().await;
     });
@@ -246,10 +161,10 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         let started = Instant::now();
         for station in &mut stations {
             // Mostly it begins anew; else it goes on repeating what the dead one did not answer.
-            station.is_idle |= life == KILLS || rng.random_ratio(3, 4);
-            station.handshakes = u32::from(!station.is_idle);
+            station.device.is_idle |= life == KILLS || rng.random_ratio(3, 4);
+            station.handshakes = u32::from(!station.device.is_idle);
             // What an eavesdropper has of earlier lives.
-            for message in station.sent.iter().rev().take(3) {
+            for message in station.device.sent.iter().rev().take(3) {
                 let _ = station.socket.send(message);
             }
         }
@@ -258,13 +173,13 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         if !is_last {
             lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
         }
-        let before: Vec<u32> = stations.iter().map(|station| station.sessions).collect();
+        let before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
         // From before it listens to long after every device has come.
         let lives_ms = rng.random_range(0..700);
         loop {
             for station in &mut stations {
                 station.turn(life, now_ms());
-                if station.is_idle && (is_last || station.handshakes < handshakes) {
+                if station.device.is_idle && (is_last || station.handshakes < handshakes) {
                     station.begin(rng.random(), now_ms());
                 }
             }
@@ -273,7 +188,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
                 stations
                     .iter()
                     .zip(&before)
-                    .all(|(station, before)| station.sessions > *before)
+                    .all(|(station, before)| station.device.sessions > *before)
             };
             match is_last {
                 false if started.elapsed() > Duration::from_millis(lives_ms) => break,
@@ -292,18 +207,21 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     }
 
     let mut accepted = 0;
-    for station in stations.iter().filter(|station| station.mode == Mode::Pool) {
+    for station in stations
+        .iter()
+        .filter(|station| station.device.mode == Mode::Pool)
+    {
         let rows: Vec<u32> = station.accepted.keys().map(|(idx, _)| *idx).collect();
         let used = rows.iter().max().unwrap() + 1;
         let lost = used - u32::try_from(rows.len()).unwrap();
         assert!(
             lost <= lost_max,
             "device {} lost {lost} rows, not {lost_max} at most",
-            station.id
+            station.device.id
         );
         println!(
             "device {}: {} rows accepted, {lost} lost of {lost_max} that may be",
-            station.id,
+            station.device.id,
             rows.len()
         );
         accepted += rows.len();
@@ -311,11 +229,14 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     assert!(accepted > stations.len(), "hardly anybody ever came: {accepted}");
     let registry = runtime.block_on(Registry::open(&path, &key)).unwrap();
     for station in &stations {
-        let left = runtime.block_on(registry.get(station.id)).unwrap().rows_left();
+        let left = runtime
+            .block_on(registry.get(station.device.id))
+            .unwrap()
+            .rows_left();
         assert!(
             left.is_none_or(|left| left > ROWS / 4),
             "device {}: {left:?}",
-            station.id
+            station.device.id
         );
     }
 }

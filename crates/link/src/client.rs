@@ -1,5 +1,7 @@
 //! The gateway's end: one controller at a time, and the next one where that does not answer.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -74,6 +76,8 @@ impl From<Malformed> for Remote {
 pub struct Client {
     options: Arc<ClientOptions>,
     current: Arc<Mutex<Current>>,
+    /// The newest registration of this process; 0 before the first, which is none.
+    registered: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Client {
@@ -112,6 +116,7 @@ impl Client {
         Self {
             options: Arc::new(options),
             current: Arc::default(),
+            registered: Arc::default(),
         }
     }
 
@@ -220,7 +225,14 @@ impl Client {
             let version = version.clone();
             client.enter(proto::EnterRequest { connection, version }).await
         });
-        Ok(reply.await?.fence)
+        let fence = reply.await?.fence;
+        self.raised(fence);
+        Ok(fence)
+    }
+
+    /// The controller has raised the fence of this process: what is carried for devices shows it from now on.
+    pub fn raised(&self, fence: u64) {
+        self.registered.store(fence, Relaxed);
     }
 
     /// The next part of what the gateway held when it stopped, and where the one after it begins.
@@ -440,21 +452,27 @@ impl Client {
         Ok(convert::ids_from_wire(reply.await?))
     }
 
-    /// Carries a device's ticket; `None` for one that is met with silence. `locate` says where a device's session at this gateway is.
+    /// Carries a device's ticket, under the registration of this process; `None` for one that is met with silence. `locate` says where a
+    /// device's session at this gateway is.
     ///
     /// # Errors
-    /// [`Remote`].
+    /// [`Remote`]; also before this process has registered.
     pub async fn ticket(
         &self,
         message: &[u8],
         locate: &(dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
     ) -> Result<Option<Vec<u8>>, Remote> {
         use proto::ticket_reply::Outcome;
+        let fence = self.registered.load(Relaxed);
+        if fence == 0 {
+            return Err(Remote::Failed("this gateway has not registered yet".to_owned()));
+        }
         let mut located = None;
         // The second answer is to where the device is that the first one asked for.
         for _ in 0..2 {
-            let reply = self.ask(Size::Usual, async |client, _| {
+            let reply = self.ask(Size::Usual, async |client, connection| {
                 let request = proto::TicketRequest {
+                    session: session(fence, connection),
                     message: message.to_vec(),
                     located: located.map(|(device, _): (u64, Option<[u8; 16]>)| device),
                     address: located
@@ -507,12 +525,13 @@ fn denial(status: &Status) -> Result<Remote, Remote> {
     match why {
         Some("replaced") => Ok(Remote::Replaced(message())),
         Some("untrusted") => Ok(Remote::Untrusted(message())),
-        // Its own failure, or what it says of what it was asked.
-        Some(_) if status.code() != Code::Unavailable => Ok(Remote::Failed(message())),
-        None if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {
+        // About the question, or about who asks.
+        _ if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {
             Ok(Remote::Failed(message()))
         }
-        _ => Err(Remote::Failed(format!("{}: {}", status.code(), status.message()))),
+        // Its own: whatever is wrong with its database, another controller may stand before another one.
+        Some(_) => Err(Remote::Failed(message())),
+        None => Err(Remote::Failed(format!("{}: {}", status.code(), message()))),
     }
 }
 

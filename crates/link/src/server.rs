@@ -21,6 +21,8 @@ const MESSAGE_BYTES_MAX: usize = 32 << 20;
 pub(crate) const CONNECTION_BYTES: usize = 16;
 /// The trailer that says why.
 pub(crate) const DENIAL: &str = "linewarden-denial";
+/// Another process is this gateway now, or none is any more.
+pub(crate) const REPLACED: &str = "replaced";
 
 /// Clocks and randomness of who serves.
 pub trait Surroundings: Send + Sync {
@@ -58,7 +60,7 @@ pub struct Told {
 pub trait TellSink: Send + Sync {
     /// A gateway has registered, with the fence that it got.
     fn entered(&self, gateway: GatewayId, fence: u64, version: &str);
-    /// It has asked something.
+    /// The newest process of it has asked something.
     fn heard(&self, gateway: GatewayId);
     /// It has said how it stands.
     fn told(&self, gateway: GatewayId, told: Told);
@@ -83,6 +85,8 @@ struct Inner {
 #[derive(Default)]
 struct Connection {
     id: Vec<u8>,
+    /// The newest registration that was found to be so.
+    fence: u64,
     verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
 }
 
@@ -113,6 +117,7 @@ asked!(
     ProversRequest,
     AppraiseRequest,
     ProverIdsRequest,
+    TicketRequest,
     TellRequest
 );
 
@@ -149,22 +154,31 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of the connection; over another one than before, what is remembered is forgotten.
-    fn follow(&self, gateway: GatewayId, id: &[u8]) -> Result<(), Malformed> {
+    /// Takes note of the connection; over another one than before, what is remembered is forgotten. Not for a process that was replaced,
+    /// which would have the newer one's forgotten.
+    fn follow(&self, gateway: GatewayId, id: &[u8], fence: u64) -> Result<(), Malformed> {
         if id.len() != CONNECTION_BYTES {
             return Err(Malformed("the id of a connection is not of 16 bytes"));
         }
         let mut connections = self.connections();
         let connection = connections.entry(gateway).or_default();
-        if connection.id != id {
+        if connection.id != id && fence >= connection.fence {
             *connection = Connection {
                 id: id.to_vec(),
+                fence: connection.fence,
                 ..Connection::default()
             };
             drop(connections);
             self.inner.controller.begin_trust(gateway);
         }
         Ok(())
+    }
+
+    /// The registration was the newest just now.
+    fn confirm(&self, gateway: GatewayId, fence: u64) {
+        if let Some(connection) = self.connections().get_mut(&gateway) {
+            connection.fence = connection.fence.max(fence);
+        }
     }
 
     /// Who asks, by which registration, and what.
@@ -175,9 +189,26 @@ impl Server {
         self.inner
             .controller
             .pass_time(self.inner.surroundings.times().now_ns);
-        self.follow(gateway, &session.connection)?;
-        self.inner.sink.heard(gateway);
+        self.follow(gateway, &session.connection, session.fence)?;
         Ok((self.inner.controller.link(gateway, session.fence), message))
+    }
+
+    /// Answers a question under the registration that it shows. Who has been replaced or is retired was not heard, however often it asks.
+    async fn answer<M: Asked, T>(
+        &self,
+        request: Request<M>,
+        answer: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
+    ) -> Result<Response<T>, Status> {
+        let (link, message) = self.enter(request)?;
+        let (gateway, fence) = (link.gateway(), link.number());
+        let answer = answer(link, message).await;
+        if answer.is_ok() {
+            self.confirm(gateway, fence);
+        }
+        if !answer.as_ref().is_err_and(is_replaced) {
+            self.inner.sink.heard(gateway);
+        }
+        Ok(Response::new(answer?))
     }
 
     fn denied(&self, error: impl Into<Denial>) -> Status {
@@ -187,10 +218,10 @@ impl Server {
             Denial::Registry(error @ RegistryError::OldFence { .. }) => {
                 match self.inner.controller.has_distrusted(error) {
                     true => ("untrusted", Code::FailedPrecondition),
-                    false => ("replaced", Code::FailedPrecondition),
+                    false => (REPLACED, Code::FailedPrecondition),
                 }
             }
-            Denial::Registry(RegistryError::RetiredGateway { .. }) => ("replaced", Code::PermissionDenied),
+            Denial::Registry(RegistryError::RetiredGateway { .. }) => (REPLACED, Code::PermissionDenied),
             Denial::Registry(
                 RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
             ) => ("failed", Code::Unavailable),
@@ -237,6 +268,10 @@ fn gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
     }
 }
 
+fn is_replaced(status: &Status) -> bool {
+    status.metadata().get(DENIAL).is_some_and(|why| why == REPLACED)
+}
+
 fn denial_status(code: Code, message: String, why: &'static str) -> Status {
     let mut status = Status::new(code, message);
     status
@@ -261,9 +296,11 @@ impl proto::link_server::Link for Server {
         let proto::EnterRequest { connection, version } = request.into_inner();
         let times = self.inner.surroundings.times();
         self.inner.controller.pass_time(times.now_ns);
-        self.follow(gateway, &connection)?;
+        // One more than any before.
+        self.follow(gateway, &connection, u64::MAX)?;
         let link = self.inner.controller.connect(gateway, times.now_s);
         let fence = link.await.map_err(|error| self.denied(error))?.number();
+        self.confirm(gateway, fence);
         self.inner.sink.entered(gateway, fence, &version);
         Ok(Response::new(proto::EnterReply { fence }))
     }
@@ -272,187 +309,208 @@ impl proto::link_server::Link for Server {
         &self,
         request: Request<proto::ResumeRequest>,
     ) -> Result<Response<proto::ResumeReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let mut leases = link.held_from(convert::cursor_from_wire(&request.cursor)?);
-        let chunk = leases.next_chunk().await.map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::ResumeReply {
-            provisions: chunk.provisions.iter().map(convert::provision_to_wire).collect(),
-            damaged: chunk.damaged,
-            done: chunk.progress.0,
-            of: chunk.progress.1,
-            last: chunk.last,
-            cursor: convert::cursor_to_wire(leases.place()),
-        }))
+        self.answer(request, async |link, request| {
+            let mut leases = link.held_from(convert::cursor_from_wire(&request.cursor)?);
+            let chunk = leases.next_chunk().await.map_err(|error| self.denied(error))?;
+            Ok(proto::ResumeReply {
+                provisions: chunk.provisions.iter().map(convert::provision_to_wire).collect(),
+                damaged: chunk.damaged,
+                done: chunk.progress.0,
+                of: chunk.progress.1,
+                last: chunk.last,
+                cursor: convert::cursor_to_wire(leases.place()),
+            })
+        })
+        .await
     }
 
     async fn lease(
         &self,
         request: Request<proto::LeaseRequest>,
     ) -> Result<Response<proto::LeaseReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let wants: Vec<_> = convert::entries(&request.wants)?
-            .map(convert::want_from_wire)
-            .collect();
-        let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::LeaseReply {
-            provisions: provisions.iter().map(convert::provision_to_wire).collect(),
-            refused: refused.iter().map(convert::refused_to_wire).collect(),
-        }))
+        self.answer(request, async |link, request| {
+            let wants: Vec<_> = convert::entries(&request.wants)?.map(convert::want_from_wire).collect();
+            let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
+            Ok(proto::LeaseReply {
+                provisions: provisions.iter().map(convert::provision_to_wire).collect(),
+                refused: refused.iter().map(convert::refused_to_wire).collect(),
+            })
+        })
+        .await
     }
 
     async fn receive(
         &self,
         request: Request<proto::ReceiveRequest>,
     ) -> Result<Response<proto::ReceiveReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let knocks = convert::entries(&request.knocks)?.map(convert::knock_from_wire);
-        let knocks: Vec<_> = knocks.collect::<Result<_, _>>()?;
-        let fresh = convert::exactly(&request.fresh, "a fresh value")?;
-        let receptions = link.receive(&knocks, fresh).await;
-        let receptions = receptions.map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::ReceiveReply {
-            receptions: receptions.iter().map(convert::reception_to_wire).collect(),
-        }))
+        self.answer(request, async |link, request| {
+            let knocks = convert::entries(&request.knocks)?.map(convert::knock_from_wire);
+            let knocks: Vec<_> = knocks.collect::<Result<_, _>>()?;
+            let fresh = convert::exactly(&request.fresh, "a fresh value")?;
+            let receptions = link.receive(&knocks, fresh).await;
+            let receptions = receptions.map_err(|error| self.denied(error))?;
+            Ok(proto::ReceiveReply {
+                receptions: receptions.iter().map(convert::reception_to_wire).collect(),
+            })
+        })
+        .await
     }
 
     async fn settle(
         &self,
         request: Request<proto::SettleRequest>,
     ) -> Result<Response<proto::SettleReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let settlements = convert::entries(&request.settlements)?.map(convert::settlement_from_wire);
-        let settlements: Vec<_> = settlements.collect();
-        let back = link
-            .settle(&settlements)
-            .await
-            .map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::SettleReply { back }))
+        self.answer(request, async |link, request| {
+            let settlements = convert::entries(&request.settlements)?.map(convert::settlement_from_wire);
+            let settlements: Vec<_> = settlements.collect();
+            let back = link
+                .settle(&settlements)
+                .await
+                .map_err(|error| self.denied(error))?;
+            Ok(proto::SettleReply { back })
+        })
+        .await
     }
 
     async fn report(
         &self,
         request: Request<proto::ReportRequest>,
     ) -> Result<Response<proto::ReportReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let reports = convert::entries(&request.reports)?.map(convert::report_from_wire);
-        let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
-        let now = self
-            .inner
-            .controller
-            .moment(self.inner.surroundings.moment())
-            .await;
-        let Some(now) = now.map_err(|error| self.denied(error))? else {
-            // Nothing can be compared: each is the newest that is known.
-            let reported = vec![proto::Reported::default(); reports.len()];
-            return Ok(Response::new(proto::ReportReply { reported }));
-        };
-        let reported = link
-            .report(&reports, now)
-            .await
-            .map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::ReportReply {
-            reported: reported.into_iter().map(convert::reported_to_wire).collect(),
-        }))
+        self.answer(request, async |link, request| {
+            let reports = convert::entries(&request.reports)?.map(convert::report_from_wire);
+            let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
+            let now = self
+                .inner
+                .controller
+                .moment(self.inner.surroundings.moment())
+                .await;
+            let Some(now) = now.map_err(|error| self.denied(error))? else {
+                link.check().await.map_err(|error| self.denied(error))?;
+                // Nothing can be compared: each is the newest that is known.
+                let reported = vec![proto::Reported::default(); reports.len()];
+                return Ok(proto::ReportReply { reported });
+            };
+            let reported = link
+                .report(&reports, now)
+                .await
+                .map_err(|error| self.denied(error))?;
+            Ok(proto::ReportReply {
+                reported: reported.into_iter().map(convert::reported_to_wire).collect(),
+            })
+        })
+        .await
     }
 
     async fn changes(
         &self,
         request: Request<proto::ChangesRequest>,
     ) -> Result<Response<proto::ChangesReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let surroundings = &self.inner.surroundings;
-        let mut random = || {
-            let mut bytes = [0; 32];
-            surroundings.random(&mut bytes).then_some(bytes)
-        };
-        // Before what may fail because of it.
-        let looked = link.look(surroundings.times(), &mut random).await;
-        let looked = looked.map_err(|error| self.denied(error))?;
-        let scrutiny = looked.as_ref().map(|verdict| self.conclude(verdict));
-        let link = looked.and_then(|verdict| verdict.link).unwrap_or(link);
-        let changes = link.changes(Revision(request.since), surroundings.moment()).await;
-        let changes = changes.map_err(|error| self.denied(error))?;
-        Ok(Response::new(proto::ChangesReply {
-            scrutiny,
-            ..convert::changes_to_wire(&changes)
-        }))
+        self.answer(request, async |link, request| {
+            let surroundings = &self.inner.surroundings;
+            let mut random = || {
+                let mut bytes = [0; 32];
+                surroundings.random(&mut bytes).then_some(bytes)
+            };
+            // Before what may fail because of it.
+            let looked = link.look(surroundings.times(), &mut random).await;
+            let looked = looked.map_err(|error| self.denied(error))?;
+            let scrutiny = looked.as_ref().map(|verdict| self.conclude(verdict));
+            let link = looked.and_then(|verdict| verdict.link).unwrap_or(link);
+            let changes = link.changes(Revision(request.since), surroundings.moment()).await;
+            let changes = changes.map_err(|error| self.denied(error))?;
+            Ok(proto::ChangesReply {
+                scrutiny,
+                ..convert::changes_to_wire(&changes)
+            })
+        })
+        .await
     }
 
     async fn show(&self, request: Request<proto::ShowRequest>) -> Result<Response<proto::ShowReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let inventory = Some(&*request.inventory);
-        let times = self.inner.surroundings.times();
-        let judged = link.judge(&request.statement, inventory, times).await;
-        match judged.map_err(|error| self.denied(error))? {
-            Ok(verdict) => Ok(Response::new(proto::ShowReply {
-                scrutiny: Some(self.conclude(&verdict)),
-            })),
-            Err(error) => Err(denial_status(
-                Code::FailedPrecondition,
-                error.to_string(),
-                "untrusted",
-            )),
-        }
+        self.answer(request, async |link, request| {
+            let inventory = Some(&*request.inventory);
+            let times = self.inner.surroundings.times();
+            let judged = link.judge(&request.statement, inventory, times).await;
+            match judged.map_err(|error| self.denied(error))? {
+                Ok(verdict) => Ok(proto::ShowReply {
+                    scrutiny: Some(self.conclude(&verdict)),
+                }),
+                Err(error) => Err(denial_status(
+                    Code::FailedPrecondition,
+                    error.to_string(),
+                    "untrusted",
+                )),
+            }
+        })
+        .await
     }
 
     async fn plan(&self, request: Request<proto::PlanRequest>) -> Result<Response<proto::PlanReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let surroundings = &self.inner.surroundings;
-        let now_s = surroundings.times().now_s;
-        let wish = convert::wish_from_wire(&request);
-        let plan = self
-            .with_verifier(link, async |verifier| {
-                let mut random = || {
-                    let mut bytes = [0; 8];
-                    surroundings.random(&mut bytes).then_some(bytes)
-                };
-                Ok(verifier.plan(wish, now_s, &mut random).await?)
-            })
-            .await?;
-        Ok(Response::new(convert::plan_to_wire(plan.as_ref())))
+        self.answer(request, async |link, request| {
+            let surroundings = &self.inner.surroundings;
+            let now_s = surroundings.times().now_s;
+            let wish = convert::wish_from_wire(&request);
+            let plan = self
+                .with_verifier(link, async |verifier| {
+                    let mut random = || {
+                        let mut bytes = [0; 8];
+                        surroundings.random(&mut bytes).then_some(bytes)
+                    };
+                    Ok(verifier.plan(wish, now_s, &mut random).await?)
+                })
+                .await?;
+            Ok(convert::plan_to_wire(plan.as_ref()))
+        })
+        .await
     }
 
     async fn provers(
         &self,
         request: Request<proto::ProversRequest>,
     ) -> Result<Response<proto::ProversReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let start = convert::start_from_wire(request.start)?;
-        let since = request.since;
-        let provers = self
-            .with_verifier(link, async |verifier| verifier.provers(start, since).await)
-            .await?;
-        Ok(Response::new(convert::provers_to_wire(&provers)))
+        self.answer(request, async |link, request| {
+            let start = convert::start_from_wire(request.start)?;
+            let since = request.since;
+            let provers = self
+                .with_verifier(link, async |verifier| verifier.provers(start, since).await)
+                .await?;
+            Ok(convert::provers_to_wire(&provers))
+        })
+        .await
     }
 
     async fn appraise(
         &self,
         request: Request<proto::AppraiseRequest>,
     ) -> Result<Response<proto::AppraiseReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let (round, age_ns) = convert::outcome_from_wire(&request)?;
-        let now_s = self.inner.surroundings.times().now_s;
-        let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
-        let gateway = link.gateway();
-        let appraised = self
-            .with_verifier(link, async |verifier| {
-                Ok(verifier.appraise(&round, ended_s, now_s).await?)
-            })
-            .await?;
-        self.inner
-            .sink
-            .appraised(&round.record(gateway, ended_s), &appraised);
-        Ok(Response::new(convert::appraised_to_wire(&appraised)))
+        self.answer(request, async |link, request| {
+            let (round, age_ns) = convert::outcome_from_wire(&request)?;
+            let now_s = self.inner.surroundings.times().now_s;
+            let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
+            let gateway = link.gateway();
+            let appraised = self
+                .with_verifier(link, async |verifier| {
+                    Ok(verifier.appraise(&round, ended_s, now_s).await?)
+                })
+                .await?;
+            self.inner
+                .sink
+                .appraised(&round.record(gateway, ended_s), &appraised);
+            Ok(convert::appraised_to_wire(&appraised))
+        })
+        .await
     }
 
     async fn prover_ids(
         &self,
         request: Request<proto::ProverIdsRequest>,
     ) -> Result<Response<proto::ProverIdsReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        let ids = link.prover_ids(request.since).await;
-        let ids = ids.map_err(|error| self.denied(error))?;
-        Ok(Response::new(convert::ids_to_wire(&ids)))
+        self.answer(request, async |link, request| {
+            let ids = link.prover_ids(request.since).await;
+            let ids = ids.map_err(|error| self.denied(error))?;
+            Ok(convert::ids_to_wire(&ids))
+        })
+        .await
     }
 
     async fn ticket(
@@ -460,60 +518,64 @@ impl proto::link_server::Link for Server {
         request: Request<proto::TicketRequest>,
     ) -> Result<Response<proto::TicketReply>, Status> {
         use proto::ticket_reply::Outcome;
-        let gateway = gateway(&request)?;
-        let request = request.into_inner();
-        let address = convert::optional::<16>(&request.address, "where a device is")?;
-        let located = request.located.map(|device| (DeviceId(device), address));
-        let wanted = Mutex::new(None);
-        let locate = |device: DeviceId| match located {
-            Some((of, address)) if of == device => address,
-            _ => {
-                *wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
-                None
+        self.answer(request, async |link, request| {
+            link.check().await.map_err(|error| self.denied(error))?;
+            let address = convert::optional::<16>(&request.address, "where a device is")?;
+            let located = request.located.map(|device| (DeviceId(device), address));
+            let wanted = Mutex::new(None);
+            let locate = |device: DeviceId| match located {
+                Some((of, address)) if of == device => address,
+                _ => {
+                    *wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
+                    None
+                }
+            };
+            let mut aead_nonce = [0; 24];
+            if !self.inner.surroundings.random(&mut aead_nonce) {
+                return Err(denial_status(
+                    Code::Unavailable,
+                    "no random bytes".to_owned(),
+                    "failed",
+                ));
             }
-        };
-        let mut aead_nonce = [0; 24];
-        if !self.inner.surroundings.random(&mut aead_nonce) {
-            return Err(denial_status(
-                Code::Unavailable,
-                "no random bytes".to_owned(),
-                "failed",
-            ));
-        }
-        let carrier = Carrier {
-            aead_nonce,
-            now_s: self.inner.surroundings.times().now_s,
-            locate: &locate,
-        };
-        let answer = self
-            .inner
-            .controller
-            .ticket(gateway, &request.message, &carrier)
-            .await;
-        let answer = answer.map_err(|error| self.denied(error))?;
-        // An answer that was made without what it should hold is thrown away: asked again, it is made once more.
-        let wanted = wanted.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let outcome = match wanted {
-            Some(device) => Some(Outcome::Locate(device.0)),
-            None => answer.map(Outcome::Answer),
-        };
-        Ok(Response::new(proto::TicketReply { outcome }))
+            let carrier = Carrier {
+                aead_nonce,
+                now_s: self.inner.surroundings.times().now_s,
+                locate: &locate,
+            };
+            let answer = self
+                .inner
+                .controller
+                .ticket(link.gateway(), &request.message, &carrier)
+                .await;
+            let answer = answer.map_err(|error| self.denied(error))?;
+            // An answer that was made without what it should hold is thrown away: asked again, it is made once more.
+            let wanted = wanted.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let outcome = match wanted {
+                Some(device) => Some(Outcome::Locate(device.0)),
+                None => answer.map(Outcome::Answer),
+            };
+            Ok(proto::TicketReply { outcome })
+        })
+        .await
     }
 
     async fn tell(&self, request: Request<proto::TellRequest>) -> Result<Response<proto::TellReply>, Status> {
-        let (link, request) = self.enter(request)?;
-        link.check().await.map_err(|error| self.denied(error))?;
-        let told = Told {
-            dataplane: request.dataplane,
-            devices: request.devices,
-            slots: request.slots,
-            sessions: request.sessions,
-            authentications_per_s: request.authentications_per_s,
-            latency_us_p50: request.latency_us_p50,
-            latency_us_p99: request.latency_us_p99,
-            verdicts: request.verdicts.into_iter().collect(),
-        };
-        self.inner.sink.told(link.gateway(), told);
-        Ok(Response::new(proto::TellReply {}))
+        self.answer(request, async |link, request| {
+            link.check().await.map_err(|error| self.denied(error))?;
+            let told = Told {
+                dataplane: request.dataplane,
+                devices: request.devices,
+                slots: request.slots,
+                sessions: request.sessions,
+                authentications_per_s: request.authentications_per_s,
+                latency_us_p50: request.latency_us_p50,
+                latency_us_p99: request.latency_us_p99,
+                verdicts: request.verdicts.into_iter().collect(),
+            };
+            self.inner.sink.told(link.gateway(), told);
+            Ok(proto::TellReply {})
+        })
+        .await
     }
 }

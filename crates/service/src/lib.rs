@@ -3,7 +3,8 @@
 //! ```text
 //!   browser, command line ─── HTTPS, token or certificate ──► api ──┐
 //!   gateways ──────────────── gRPC, certificate ────────────► link ─┤──► registry (SQLite, or PostgreSQL for many controllers)
-//!   Prometheus ────────────── /metrics ─────────────────────► fleet ┘
+//!   Prometheus ────────────── /metrics ─────────────────────► fleet ┤
+//!   NATS ◄─────────────────── JetStream ────────────────────── nats ┘
 //! ```
 //!
 //! A service keeps nothing that another one could not make anew: any number of them stand over one registry on PostgreSQL, and whoever
@@ -22,11 +23,13 @@ mod idempotency;
 mod limits;
 mod listener;
 mod metrics;
+mod nats;
 mod peer;
 mod service;
 mod state;
 mod stream;
 
 pub use api::{openapi, wire};
+pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_of, user_uri, validity_s};
 pub use service::{Service, ServiceError, ServiceOptions};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::clock::now_ms;
 use crate::fleet::{Heard, SILENT_MS};
+use crate::nats::NatsCounts;
 use crate::state::App;
 
 /// Upper bounds of the buckets of latencies, seconds.
@@ -72,6 +73,9 @@ pub(crate) fn page(app: &App) -> String {
         1,
     );
     own(&mut page, app);
+    if let Some(nats) = &app.nats {
+        published(&mut page, nats);
+    }
     let gateways = app.fleet.all();
     let gateways: Vec<(u32, Heard)> = gateways
         .into_iter()
@@ -126,6 +130,41 @@ fn own(page: &mut Page, app: &App) {
     let name = "linewarden_event_listeners";
     page.begin(name, "gauge", "Who listens to events now.");
     page.value(name, "", app.stream.listeners());
+}
+
+fn published(page: &mut Page, nats: &NatsCounts) {
+    let values: [(&str, &str, &str, Option<u64>); 4] = [
+        (
+            "linewarden_nats_connected",
+            "gauge",
+            "Whether there is a connection to a NATS server.",
+            Some(nats.is_connected().into()),
+        ),
+        (
+            "linewarden_nats_published_total",
+            "counter",
+            "Events that the stream took from this controller.",
+            Some(nats.published.load(Relaxed)),
+        ),
+        (
+            "linewarden_nats_failed_total",
+            "counter",
+            "Tries to publish events that failed.",
+            Some(nats.failed.load(Relaxed)),
+        ),
+        (
+            "linewarden_nats_lag_events",
+            "gauge",
+            "Entries of the journal that the stream does not have yet, as far as this controller knows.",
+            nats.lag(),
+        ),
+    ];
+    for (name, kind, help, value) in values {
+        page.begin(name, kind, help);
+        if let Some(value) = value {
+            page.value(name, "", value);
+        }
+    }
 }
 
 fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {

@@ -23,6 +23,7 @@ use crate::clock::Machine;
 use crate::fleet::{Fleet, Sink};
 use crate::limits::Limits;
 use crate::listener::{self, Tls};
+use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
 use crate::stream::Stream;
 
@@ -49,6 +50,8 @@ pub struct ServiceOptions {
     pub controller: Controller,
     /// What signs results of attestation.
     pub signer: Option<Arc<Signer>>,
+    /// Where events are published; nowhere if not given.
+    pub nats: Option<NatsOptions>,
 }
 
 /// Why it does not start.
@@ -65,6 +68,9 @@ pub enum ServiceError {
     /// Its certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Nothing can be published so.
+    #[error("[nats] {0}")]
+    Nats(#[from] NatsError),
 }
 
 /// A service at work.
@@ -81,7 +87,8 @@ impl Service {
     /// Begins to serve.
     ///
     /// # Errors
-    /// An address that is taken, or a certificate that cannot be used.
+    /// An address that is taken, a certificate that cannot be used, or no way to publish events. A NATS server that does not answer is
+    /// none.
     pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
         let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
         let listen = bind(options.listen).await?;
@@ -92,6 +99,14 @@ impl Service {
         let name: Arc<str> = options.name.into();
         let stream = Stream::new();
         let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
+        let (publisher, nats) = match options.nats {
+            Some(nats) => {
+                let registry = options.registry.clone();
+                let (publisher, counts) = Publisher::new(nats, &name, registry, stream.newest()).await?;
+                (Some(publisher), Some(counts))
+            }
+            None => (None, None),
+        };
         let app = App {
             name,
             registry: options.registry,
@@ -99,6 +114,7 @@ impl Service {
             signer: options.signer,
             fleet,
             stream,
+            nats,
             limits: Limits::new(),
             known: Arc::default(),
             counts: Arc::default(),
@@ -130,11 +146,12 @@ impl Service {
             let router = api::metrics_router(&app);
             tasks_at_work.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
         }
-        let background = vec![
+        let mut background = vec![
             tokio::spawn(tasks.run(app.registry.clone())),
             tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone())),
             tokio::spawn(watch_all(app)),
         ];
+        background.extend(publisher.map(|publisher| tokio::spawn(publisher.run())));
         Ok(Self {
             address,
             metrics: metrics_address,

@@ -12,6 +12,7 @@ use crate::fleet::Fleet;
 use crate::health::LastReady;
 use crate::limits::Limits;
 use crate::metrics::Counts;
+use crate::nats::NatsCounts;
 use crate::stream::Stream;
 
 /// Shared by all questions. Cheap to clone.
@@ -23,6 +24,7 @@ pub(crate) struct App {
     pub(crate) signer: Option<Arc<Signer>>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) stream: Arc<Stream>,
+    pub(crate) nats: Option<Arc<NatsCounts>>,
     pub(crate) limits: Limits,
     pub(crate) known: Arc<Known>,
     pub(crate) counts: Arc<Counts>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linewarden_registry::{Entry, Registry};
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
 /// Events that wait for a slow listener; then it is told to catch up by itself.
@@ -90,12 +90,21 @@ pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
 /// To all listeners of this controller.
 pub(crate) struct Stream {
     sender: broadcast::Sender<Event>,
+    newest: watch::Sender<u64>,
 }
 
 impl Stream {
     pub(crate) fn new() -> Arc<Self> {
         let (sender, _) = broadcast::channel(BACKLOG);
-        Arc::new(Self { sender })
+        Arc::new(Self {
+            sender,
+            newest: watch::Sender::new(0),
+        })
+    }
+
+    /// The number of the journal's newest entry, as it grows; 0 before that is known.
+    pub(crate) fn newest(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
     }
 
     pub(crate) fn listen(&self) -> broadcast::Receiver<Event> {
@@ -122,13 +131,19 @@ impl Stream {
             let from = match end {
                 Some(end) => end,
                 None => match registry.journal_end().await {
-                    Ok(newest) => *end.insert(newest),
+                    Ok(newest) => {
+                        self.newest.send_replace(newest);
+                        *end.insert(newest)
+                    }
                     Err(_) => continue,
                 },
             };
             let Ok(entries) = registry.journal_after(from, PAGE_ENTRIES).await else {
                 continue;
             };
+            if let Some(newest) = entries.last() {
+                self.newest.send_replace(newest.number);
+            }
             for entry in &entries {
                 end = Some(entry.number);
                 if !entry.authentic {

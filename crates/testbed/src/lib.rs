@@ -1,14 +1,27 @@
-//! Servers that tests and measurements start for themselves: PostgreSQL.
+//! Servers that tests and measurements start for themselves: PostgreSQL and nats-server.
 //!
 //! Each is a process of its own in a directory of its own, and both are gone when who started it is, in whatever way that ends.
 //! Nothing listens but where it is asked to. Where a machine lacks a server, [`Missing`] says which package has it: a test prints
 //! that and skips itself.
 #![forbid(unsafe_code)]
 
+mod nats;
 mod postgres;
 mod process;
 
-pub use postgres::{Listen, Postgres, PostgresOptions};
+use std::net::IpAddr;
+
+pub use nats::Nats;
+pub use postgres::{Postgres, PostgresOptions};
+
+/// An address and a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+}
 
 /// What this machine lacks, and where it is to be had.
 #[derive(Debug, thiserror::Error)]

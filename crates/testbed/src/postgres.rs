@@ -7,15 +7,21 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::Missing;
 use crate::process::{Launch, Server};
+use crate::{Listen, Missing};
 
 const MISSING: Missing = Missing::Program {
     program: "postgres",
     package: "postgresql",
 };
 const READY: &str = "database system is ready to accept connections";
+/// What it says while processes of an earlier start are still there.
+const IN_USE: &str = "is still in use";
+/// How often it is started again then, and how long after another.
+const TRIES: u32 = 100;
+const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// How a server is run.
 #[derive(Clone, Debug, Default)]
@@ -24,15 +30,6 @@ pub struct PostgresOptions {
     pub listen: Option<Listen>,
     /// Whether a commit is on the disk when it returns: for measurements. Tests do not turn machines off.
     pub durable: bool,
-}
-
-/// An address and a port.
-#[derive(Clone, Copy, Debug)]
-pub struct Listen {
-    /// The address.
-    pub address: IpAddr,
-    /// The port.
-    pub port: u16,
 }
 
 /// A running server with a cluster of its own.
@@ -146,7 +143,7 @@ impl Postgres {
         }
         let mut all: Vec<&OsStr> = vec![OsStr::new("-D"), data.as_os_str()];
         all.extend(arguments.iter().map(OsStr::new));
-        self.server = Some(Server::start(&Launch {
+        let launch = Launch {
             program: program.as_os_str(),
             arguments: &all,
             user: self.user,
@@ -154,13 +151,33 @@ impl Postgres {
             signal: "INT",
             remove: None,
             ready: READY,
-        })?);
+        };
+        let mut tries = 0;
+        self.server = Some(loop {
+            match Server::start(&launch) {
+                // Processes of one that was killed notice it one by one.
+                Err(error) if error.to_string().contains(IN_USE) && tries < TRIES => tries += 1,
+                started => break started?,
+            }
+            std::thread::sleep(TRY_EVERY);
+        });
         Ok(())
     }
 
     /// Ends it, whoever is connected; what was committed stays.
     pub fn stop(&mut self) {
         self.server = None;
+    }
+
+    /// `kill -9`. What was committed stays, as far as the operating system has it; [`resume`](Self::resume) starts it again.
+    ///
+    /// # Errors
+    /// It was not running.
+    pub fn kill(&mut self) -> io::Result<()> {
+        let server = self.server.take();
+        server
+            .ok_or_else(|| io::Error::other("no server is running"))?
+            .kill()
     }
 
     fn port(&self) -> u16 {

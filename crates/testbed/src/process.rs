@@ -1,16 +1,18 @@
 //! A server's process, which does not outlive who started it.
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Waits for the end of its input, which comes with the end of who holds the other side, however that ends; then ends the server.
+/// Waits for the end of its input, which comes with the end of who holds the other side, however that ends; then ends the server, or
+/// kills it if it is told so before.
 const KEEPER: &str = r#"
 "$@" </dev/null &
 server=$!
-read -r _ || :
+read -r word || :
+[ "$word" != kill ] || SIGNAL=KILL
 kill -"$SIGNAL" "$server" 2>/dev/null
 wait "$server"
 [ -z "$REMOVE" ] || rm -rf "$REMOVE"
@@ -91,6 +93,15 @@ impl Server {
     pub(crate) fn stop(&mut self) {
         self.line = None;
         let _ = self.keeper.wait();
+    }
+
+    /// Kills it in the middle of whatever it does.
+    pub(crate) fn kill(mut self) -> io::Result<()> {
+        if let Some(line) = &mut self.line {
+            line.write_all(b"kill\n")?;
+        }
+        self.stop();
+        Ok(())
     }
 }
 

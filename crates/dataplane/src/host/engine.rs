@@ -243,7 +243,7 @@ impl Engine {
         macs: &mut impl MacSource,
         message: &Words,
     ) -> Outcome {
-        let is_timed = thread.responses % TIMED_OF == 0;
+        let is_timed = thread.responses.is_multiple_of(TIMED_OF);
         thread.responses = thread.responses.wrapping_add(1);
         let began = is_timed.then(Instant::now);
         let outcome = self.response(thread, now, from, macs, message);

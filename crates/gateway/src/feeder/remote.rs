@@ -139,9 +139,12 @@ impl Office {
                     .filter(|(_, count)| *count > 0)
                     .collect(),
             };
-            // It is told again in a second.
-            if let Err(error) = self.client.tell(fence, &told).await {
-                tracing::debug!(%error, "the controller was not told how this gateway stands");
+            match self.client.tell(fence, &told).await {
+                Ok(()) => {}
+                // Another process tells.
+                Err(Remote::Replaced(_)) => std::future::pending().await,
+                // It is told again in a second.
+                Err(error) => tracing::debug!(%error, "the controller was not told how this gateway stands"),
             }
         }
     }
@@ -186,6 +189,7 @@ impl Office {
     async fn conclude(&self, (scrutiny, raised): (Scrutiny, Option<u64>)) -> Scrutiny {
         if let Some(raised) = raised {
             *self.fence.lock().await = Some(raised);
+            self.client.raised(raised);
         }
         scrutiny
     }

@@ -3,6 +3,7 @@
 
 #[path = "../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
+pub mod device;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -245,6 +246,11 @@ impl Process {
     pub fn end_by(&mut self, signal: Signal) {
         self.signal(signal);
         self.child.0.wait().unwrap();
+    }
+
+    /// Whether it has ended, by itself or otherwise.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.0.try_wait().unwrap().is_some()
     }
 
     /// Its exit code, once it has ended by itself, and all its lines.

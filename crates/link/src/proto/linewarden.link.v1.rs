@@ -602,6 +602,8 @@ pub struct ProverIdsReply {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TicketRequest {
+    #[prost(message, optional, tag = "4")]
+    pub session: ::core::option::Option<Session>,
     #[prost(bytes = "vec", tag = "1")]
     pub message: ::prost::alloc::vec::Vec<u8>,
     #[prost(fixed64, optional, tag = "2")]

@@ -153,12 +153,6 @@ async fn look(app: &App) -> Status {
     let (Ok(gateways), Ok(counted)) = (gateways::all(app).await, counts(app).await) else {
         return status;
     };
-    let Counted {
-        total,
-        revoked,
-        quarantined,
-        ..
-    } = counted;
     let connected: Vec<_> = gateways
         .iter()
         .filter(|gateway| gateway.state == "connected")

@@ -183,6 +183,79 @@ fn the_newer_process_of_a_gateway_is_the_one_and_a_retired_one_is_none() {
     assert_eq!(ada.get("/api/v1/gateways/3").ok()["state"], "retired");
 }
 
+/// How long ago a gateway was heard, s.
+fn age_s(office: &Office, gateway: GatewayId) -> f64 {
+    let address = format!("http://{}/metrics", office.metrics);
+    let page = office
+        .runtime
+        .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
+    let name = format!("linewarden_gateway_age_seconds{{gateway=\"{}\"}} ", gateway.0);
+    let value = page.lines().find_map(|line| line.strip_prefix(&name));
+    value.unwrap_or_else(|| panic!("{page}")).parse().unwrap()
+}
+
+#[test]
+fn a_process_that_was_replaced_is_not_heard_and_carries_no_ticket() {
+    let office = Office::new();
+    let gateway = GatewayId(3);
+    let [older, newer, unregistered] = [(); 3].map(|()| office.link(gateway, &[]));
+    let run = &office.runtime;
+    assert_eq!(
+        (run.block_on(older.enter()), run.block_on(newer.enter())),
+        (Ok(1), Ok(2))
+    );
+    let is_replaced = |answer: &Remote| matches!(answer, Remote::Replaced(_));
+    let until = std::time::Instant::now() + LONG;
+    // It asks and asks, and the newer one is silent.
+    while age_s(&office, gateway) < 0.2 {
+        let told = run.block_on(older.tell(1, &linewarden_link::Told::default()));
+        assert!(is_replaced(&told.unwrap_err()));
+        assert!(std::time::Instant::now() < until, "{}", age_s(&office, gateway));
+    }
+    let before = age_s(&office, gateway);
+    run.block_on(newer.tell(2, &linewarden_link::Told::default()))
+        .unwrap();
+    assert!(age_s(&office, gateway) < before, "who is the gateway is heard");
+
+    let carry = |link: &Client| run.block_on(link.ticket(b"no ticket", &|_| None));
+    assert!(is_replaced(&carry(&older).unwrap_err()));
+    assert_eq!(carry(&newer), Ok(None), "met with silence");
+    assert!(matches!(carry(&unregistered), Err(Remote::Failed(why)) if why.contains("registered")));
+    let ada = office.caller("ada", Role::Admin);
+    ada.post("/api/v1/gateways/3/retire", &json!({"reason": "sold"}))
+        .ok();
+    assert!(is_replaced(&carry(&newer).unwrap_err()));
+}
+
+/// Whatever a controller cannot do, another one may.
+#[test]
+fn a_controller_that_has_lost_its_database_is_left_for_the_next() {
+    let server = match Postgres::start(PostgresOptions::default()) {
+        Ok(server) => server,
+        Err(missing) => {
+            println!("SKIPPED: needs PostgreSQL: {missing}");
+            return;
+        }
+    };
+    let runtime = Arc::new(Runtime::new().unwrap());
+    let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
+    runtime.block_on(Registry::create(&location, &key())).unwrap();
+    let open = || runtime.block_on(Registry::open(&location, &key())).unwrap();
+    let ca = Arc::new(Ca::new());
+    let a = Office::over(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
+    let b = Office::over(ca, Arc::clone(&runtime), open(), "ctl-b");
+    let device = DeviceId(0xd1);
+    enrol(&b, device, 40);
+    // It answers, and what it says of its database is none of the errors that pass.
+    runtime.block_on(a.registry.clone().close());
+    let refused = runtime.block_on(a.link(GatewayId(9), &[]).enter()).unwrap_err();
+    assert!(matches!(refused, Remote::Failed(_)), "{refused:?}");
+    let (gateway, address) = start(a.link(GatewayId(3), &[b.address]), GatewayId(3));
+    let mut device = Device::new(device, Mode::Pool, address);
+    assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
+    drop(gateway);
+}
+
 /// Three gateways, two controllers, one database: whichever controller goes, rows go to one gateway each, and what is revoked is so
 /// everywhere.
 #[test]

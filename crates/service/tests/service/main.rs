@@ -16,6 +16,7 @@ mod events;
 #[path = "../dashboard/fleet.rs"]
 mod fleet;
 mod gateways;
+mod nats;
 mod office;
 mod others;
 mod refused;

@@ -8,7 +8,7 @@ use linewarden_controller::{Controller, Policy};
 use linewarden_link::{Client, ClientOptions, Identities, gateway_uri};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Location, MasterKey, Registry, Role, User};
-use linewarden_service::{Service, ServiceOptions, user_uri};
+use linewarden_service::{NatsOptions, Service, ServiceOptions, user_uri};
 use linewarden_tls::{ClientTls, Identity, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use reqwest::{Method, RequestBuilder, Response};
@@ -97,6 +97,17 @@ impl Office {
     }
 
     pub fn over(ca: Arc<Ca>, runtime: Arc<Runtime>, registry: Registry, name: &str) -> Self {
+        Self::publishing(ca, runtime, registry, name, None)
+    }
+
+    /// One that publishes events.
+    pub fn publishing(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+    ) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let policy = Policy {
             lease_rows: 9,
@@ -111,6 +122,7 @@ impl Office {
                 controller: Controller::new(registry.clone(), policy),
                 registry: registry.clone(),
                 signer: None,
+                nats,
             }))
             .unwrap();
         Self {

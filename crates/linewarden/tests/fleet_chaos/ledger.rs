@@ -1,0 +1,190 @@
+//! Which rows were accepted, by whom, as the ACKs say that came to the devices; and what the registry says of the same rows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use linewarden_protocol::ids::{DeviceId, Mode};
+use linewarden_protocol::wire::{self, Message};
+use linewarden_testbed::Postgres;
+
+/// A process of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Life {
+    /// The gateway's number.
+    pub gateway: u32,
+    /// Which of all processes of gateways.
+    pub number: u32,
+}
+
+/// Who accepted something, and as which session.
+type Accepted = (Life, [u8; 8]);
+
+/// All that was accepted.
+#[derive(Default)]
+pub struct Ledger {
+    /// By device and row.
+    rows: HashMap<(DeviceId, u32), Accepted>,
+    /// In key mode: by device and session.
+    sessions: HashMap<(DeviceId, [u8; 8]), Life>,
+    /// The highest row that each process has accepted.
+    highest: HashMap<(DeviceId, Life), u32>,
+    /// Whose sessions no process may open any more, and whose not at that gateway.
+    forbidden: HashSet<(DeviceId, Option<u32>)>,
+    /// That answers nothing for now.
+    silent: Option<u32>,
+}
+
+impl Ledger {
+    /// Takes note of what came from a process to a device.
+    pub fn note(&mut self, device: DeviceId, mode: Mode, payload: &[u8], by: Life) {
+        assert_ne!(
+            self.silent,
+            Some(by.gateway),
+            "{by:?} answers though its lease has ended"
+        );
+        let Ok(Message::Ack(ack)) = wire::parse(payload) else {
+            return;
+        };
+        for gateway in [None, Some(by.gateway)] {
+            let is_forbidden = self.forbidden.contains(&(device, gateway));
+            assert!(!is_forbidden, "{device} is shut out, and authenticates at {by:?}");
+        }
+        if mode == Mode::Key {
+            let before = *self.sessions.entry((device, ack.session_id)).or_insert(by);
+            assert_eq!(before, by, "one RESPONSE of {device} has opened two sessions");
+            return;
+        }
+        let idx = ack.idx.get();
+        let accepted = (by, ack.session_id);
+        let before = *self.rows.entry((device, idx)).or_insert(accepted);
+        assert_eq!(before, accepted, "row {idx} of {device} was accepted twice");
+        let highest = self.highest.entry((device, by)).or_insert(idx);
+        *highest = idx.max(*highest);
+    }
+
+    /// From now on, at that gateway or at all.
+    pub fn forbid(&mut self, device: DeviceId, gateway: Option<u32>) {
+        self.forbidden.insert((device, gateway));
+    }
+
+    /// Nothing may come from that gateway for now.
+    pub fn silence(&mut self, gateway: Option<u32>) {
+        self.silent = gateway;
+    }
+
+    pub fn highest(&self, device: DeviceId, by: Life) -> Option<u32> {
+        self.highest.get(&(device, by)).copied()
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// What the registry has leased fits what was accepted, at one moment.
+    pub fn compare(&self, leases: &Leases) {
+        for (device, ranges) in &leases.ranges {
+            let mut ranges = ranges.clone();
+            // Of those that were given back only the end says something.
+            ranges.retain(|range| range.first < range.end);
+            ranges.sort_by_key(|range| (range.first, range.end));
+            for pair in ranges.windows(2) {
+                assert!(
+                    pair[0].end <= pair[1].first,
+                    "{device}'s rows are at two places: {pair:?}"
+                );
+            }
+        }
+        for ((device, idx), (by, _)) in &self.rows {
+            for range in leases.ranges.get(device).into_iter().flatten() {
+                let is_own = range.gateway == Some(by.gateway);
+                let is_in = (range.first..range.end).contains(idx);
+                assert!(
+                    is_own || !is_in,
+                    "row {idx} of {device}, accepted by {by:?}, is {range:?}"
+                );
+                assert!(
+                    !is_own || *idx < range.mark,
+                    "row {idx} of {device} is above the mark: {range:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Rows of one device that lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Who has them; `None`: nobody, they were given back.
+    pub gateway: Option<u32>,
+    pub first: u32,
+    pub end: u32,
+    /// The gateway may spend those below.
+    pub mark: u32,
+}
+
+/// All leases of devices with rows, at one moment.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Leases {
+    pub ranges: BTreeMap<DeviceId, Vec<Range>>,
+}
+
+impl Leases {
+    /// Reads them past everything that gateways and controllers say.
+    pub fn read(server: &Postgres) -> Self {
+        let said = server
+            .psql(
+                "SELECT gateway_id, device_id, first_idx, end_idx, mark FROM fleet.lease \
+                 WHERE device_id IN (SELECT device_id FROM fleet.device WHERE mode = 1) UNION ALL \
+                 SELECT -1, device_id, first_idx, end_idx, end_idx FROM fleet.spare",
+            )
+            .unwrap();
+        let mut ranges: BTreeMap<DeviceId, Vec<Range>> = BTreeMap::new();
+        for line in said.lines() {
+            let fields: Vec<i64> = line.split('|').map(|field| field.parse().unwrap()).collect();
+            let number = |place: usize| u32::try_from(fields[place]);
+            let range = Range {
+                gateway: number(0).ok(),
+                first: number(2).unwrap(),
+                end: number(3).unwrap(),
+                mark: number(4).unwrap(),
+            };
+            let device = DeviceId(fields[1].cast_unsigned());
+            ranges.entry(device).or_default().push(range);
+        }
+        Self { ranges }
+    }
+
+    /// What a gateway has.
+    pub fn at(&self, gateway: u32) -> BTreeMap<DeviceId, Range> {
+        let of = |(device, ranges): (&DeviceId, &Vec<Range>)| {
+            let mut ranges = ranges.iter();
+            let range = ranges.find(|range| range.gateway == Some(gateway))?;
+            Some((*device, range.clone()))
+        };
+        self.ranges.iter().filter_map(of).collect()
+    }
+}
+
+/// What the gateways' own records say: a row opens one session, at one gateway.
+pub fn compare_records(records: &[serde_json::Value]) -> usize {
+    let mut sessions: HashMap<(&str, u64), (u64, &str)> = HashMap::new();
+    let of_rows = records
+        .iter()
+        .filter(|record| record["event"] == "session" && record["mode"] == "pool");
+    for record in of_rows {
+        let place = (
+            record["device"].as_str().unwrap(),
+            record["row"].as_u64().unwrap(),
+        );
+        let session = (
+            record["gateway"].as_u64().unwrap(),
+            record["session"].as_str().unwrap(),
+        );
+        let before = *sessions.entry(place).or_insert(session);
+        assert_eq!(before, session, "{place:?} has opened two sessions");
+    }
+    sessions.len()
+}

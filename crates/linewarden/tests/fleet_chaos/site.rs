@@ -1,0 +1,253 @@
+//! The processes: PostgreSQL, nats-server, controllers and gateways, each in its namespace, as their users run them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use linewarden_registry::{Location, MasterKey, Registry};
+use linewarden_testbed::{Listen, Missing, Nats, Postgres, PostgresOptions};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::ledger::Life;
+use crate::network::{Network, Node, SERVERS, backbone, in_field};
+use crate::support::{Process, linewarden, run};
+
+/// How many gateways there are.
+pub const GATEWAYS: usize = 3;
+/// A gateway that has heard nothing for so long stops.
+pub const LINK_LEASE_S: u32 = 6;
+const PORT: u16 = 5432;
+
+/// Where a gateway runs: each at its own place, and at the last one whoever takes somebody's place.
+pub const SPARE: usize = GATEWAYS;
+
+/// A process of a gateway, and how it said last that it stands.
+pub struct Serving {
+    process: Process,
+    pub status: Value,
+    /// How often it has said so.
+    pub said: u32,
+}
+
+pub struct Site {
+    pub network: Network,
+    directory: tempfile::TempDir,
+    pub postgres: Postgres,
+    pub nats: Nats,
+    pub registry: Registry,
+    pub runtime: Runtime,
+    controllers: [Option<Process>; 2],
+    /// By place.
+    pub gateways: [Option<Serving>; GATEWAYS + 1],
+    lives: u32,
+}
+
+/// The number of the gateway at a place.
+pub fn number_of(place: usize) -> u32 {
+    21 + u32::try_from(place).unwrap()
+}
+
+impl Site {
+    pub fn new(network: Network) -> Result<Self, Missing> {
+        let options = PostgresOptions {
+            listen: Some(Listen {
+                address: SERVERS.into(),
+                port: PORT,
+            }),
+            ..PostgresOptions::default()
+        };
+        let inside = network.servers.namespace.inside();
+        let postgres = inside.run(|| Postgres::start(options)).unwrap()?;
+        let listen = Listen {
+            address: SERVERS.into(),
+            port: 4222,
+        };
+        let nats = inside.run(|| Nats::start(listen, &[])).unwrap()?;
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let key = MasterKey::generate_file(directory.path().join("master.key")).unwrap();
+        // By its socket in the file system, which no partition reaches.
+        let location: Location = postgres.new_schema("fleet").unwrap().parse().unwrap();
+        let registry = runtime.block_on(Registry::create(&location, &key)).unwrap();
+        let site = Self {
+            network,
+            directory,
+            postgres,
+            nats,
+            registry,
+            runtime,
+            controllers: [None, None],
+            gateways: [None, None, None, None],
+            lives: 0,
+        };
+        site.write_files();
+        Ok(site)
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn write_files(&self) {
+        let make = |words: &str| drop(run(linewarden(self.at(), words)));
+        make("certificate ca --out pki");
+        let controllers = &self.network.controllers;
+        let addresses = controllers
+            .iter()
+            .map(|node| format!("{}:20560", backbone(node.host)));
+        let mut addresses: Vec<String> = addresses.collect();
+        for node in controllers {
+            let (host, address) = (node.host, backbone(node.host));
+            make(&format!(
+                "certificate controller --ca pki --name {address} --out ctl-{host}"
+            ));
+            let text = format!(
+                "[service]\nname = \"ctl-{host}\"\nlisten = \"{address}:20560\"\nmetrics = \"{address}:20561\"\n\
+                 [tls]\ncert = \"ctl-{host}.pem\"\nkey = \"ctl-{host}.key\"\nca = \"pki/ca.pem\"\n\
+                 [registry]\npath = \"postgres://postgres@{SERVERS}:{PORT}/postgres?options[search_path]=fleet\"\n\
+                 master_key_file = \"master.key\"\n[nats]\nservers = [\"{}\"]\n",
+                self.nats.address()
+            );
+            std::fs::write(self.at().join(format!("ctl-{host}.toml")), text).unwrap();
+        }
+        for place in 0..GATEWAYS {
+            let id = number_of(place);
+            make(&format!(
+                "certificate gateway --ca pki --id {id} --out gateway-{id}"
+            ));
+            // They do not all begin with the same one.
+            addresses.rotate_left(1);
+            for at in [place, SPARE] {
+                self.write_gateway(id, at, &addresses);
+            }
+        }
+    }
+
+    fn write_gateway(&self, id: u32, at: usize, controllers: &[String]) {
+        let address = in_field(self.network.gateways[at].host);
+        let text = format!(
+            "[gateway]\nid = {id}\ndataplane = \"host\"\naddresses = [\"{address}\"]\nlease_s = 60\nslots = 200\nthreads = 1\n\
+             link_lease_s = {LINK_LEASE_S}\n\
+             [controller]\naddresses = {controllers:?}\nca = \"pki/ca.pem\"\ncert = \"gateway-{id}.pem\"\nkey = \"gateway-{id}.key\"\n\
+             [audit]\npath = \"gateway-{id}-{at}.audit\"\nper_s = 100000\n"
+        );
+        std::fs::write(self.at().join(format!("gateway-{id}-{at}.toml")), text).unwrap();
+    }
+
+    fn start(&self, node: &Node, name: &str, words: &str) -> Process {
+        let mut command = linewarden(self.at(), words);
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.at().join(format!("{name}.log")))
+            .unwrap();
+        command.stderr(log);
+        node.namespace.start_command(command)
+    }
+
+    pub fn start_controller(&mut self, which: usize) {
+        let node = &self.network.controllers[which];
+        let name = format!("ctl-{}", node.host);
+        let process = self.start(node, &name, &format!("controller --config {name}.toml --json"));
+        process.event("started");
+        self.controllers[which] = Some(process);
+    }
+
+    pub fn kill_controller(&mut self, which: usize) {
+        let process = self.controllers[which].take();
+        process.unwrap().end_by(Signal::SIGKILL);
+    }
+
+    /// Starts gateway `of` at a place, which is its own or the spare one.
+    pub fn start_gateway(&mut self, of: usize, at: usize) -> Life {
+        let name = format!("gateway-{}-{at}", number_of(of));
+        let words = format!("serve --config {name}.toml --json --every 1");
+        let process = self.start(&self.network.gateways[at], &name, &words);
+        self.gateways[at] = Some(Serving {
+            process,
+            status: Value::Null,
+            said: 0,
+        });
+        self.lives += 1;
+        Life {
+            gateway: number_of(of),
+            number: self.lives,
+        }
+    }
+
+    pub fn kill_gateway(&mut self, at: usize) {
+        let serving = self.gateways[at].take();
+        serving.unwrap().process.end_by(Signal::SIGKILL);
+    }
+
+    /// Waits until a gateway has ended by itself; its exit code.
+    pub fn ended(&mut self, at: usize) -> i32 {
+        self.gateways[at].take().unwrap().process.ended().0
+    }
+
+    pub fn has_ended(&mut self, at: usize) -> bool {
+        self.gateways[at]
+            .as_mut()
+            .is_none_or(|serving| serving.process.has_ended())
+    }
+
+    /// Has a gateway say how it stands.
+    pub fn ask(&self, at: usize) {
+        let serving = self.gateways[at].as_ref().unwrap();
+        serving.process.signal(Signal::SIGUSR1);
+    }
+
+    /// Takes what gateways have said.
+    pub fn listen(&mut self) {
+        for serving in self.gateways.iter_mut().flatten() {
+            while let Ok(line) = serving.process.next(Duration::ZERO) {
+                if line["event"] == "status" {
+                    serving.status = line;
+                    serving.said += 1;
+                }
+            }
+        }
+    }
+
+    /// How often a gateway has said how it stands.
+    pub fn said(&self, at: usize) -> u32 {
+        self.gateways[at].as_ref().map_or(0, |serving| serving.said)
+    }
+
+    pub fn status(&self, at: usize) -> &Value {
+        self.gateways[at]
+            .as_ref()
+            .map_or(&Value::Null, |serving| &serving.status)
+    }
+
+    /// What gateways have written down.
+    pub fn records(&self) -> Vec<Value> {
+        let mut records = Vec::new();
+        for path in self.files("audit") {
+            let text = std::fs::read_to_string(path).unwrap();
+            // Who is killed may leave half a line.
+            records.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
+        }
+        records
+    }
+
+    fn files(&self, extension: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.at()).unwrap();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+        paths.sort();
+        paths
+    }
+
+    /// The ends of all logs, for whoever looks for what went wrong.
+    pub fn print_logs(&self) {
+        for path in self.files("log") {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let end = lines[lines.len().saturating_sub(25)..].join("\n");
+            eprintln!("==== {}\n{end}", path.display());
+        }
+    }
+}

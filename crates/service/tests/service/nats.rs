@@ -1,0 +1,257 @@
+//! Events through a real nats-server: once each and in order, whoever is killed or stopped meanwhile.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_nats::jetstream::stream::Stream;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_registry::{Location, Note, Registry, Role};
+use linewarden_service::{NatsOptions, NatsTls};
+use linewarden_testbed::{Listen, Nats, Postgres, PostgresOptions};
+use rcgen::SanType;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::office::{Ca, Caller, Office, key};
+use crate::site::LONG;
+
+const STREAM: &str = "FLEET";
+
+fn server(more: &[&str]) -> Option<Nats> {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let listen = Listen {
+        address: free.ip(),
+        port: free.port(),
+    };
+    let started = Nats::start(listen, more);
+    started
+        .inspect_err(|missing| println!("SKIPPED: needs nats-server: {missing}"))
+        .ok()
+}
+
+fn options(server: &Nats) -> NatsOptions {
+    NatsOptions {
+        servers: vec![server.address()],
+        tls: None,
+        credentials: None,
+        stream: STREAM.to_owned(),
+        subject_prefix: "fleet.events".to_owned(),
+    }
+}
+
+/// What lies in the stream: ids, subjects and bodies in their order, once it ends with that entry of the journal.
+async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value)> {
+    let mut all = Vec::new();
+    let until = Instant::now() + LONG;
+    loop {
+        let last = stream.info().await.unwrap().state.last_sequence;
+        while (all.len() as u64) < last {
+            let message = stream.get_raw_message(all.len() as u64 + 1).await.unwrap();
+            let id = message.headers.get(async_nats::header::NATS_MESSAGE_ID).unwrap();
+            let body: Value = serde_json::from_slice(&message.payload).unwrap();
+            all.push((id.to_string(), message.subject.to_string(), body));
+        }
+        let is_there = |(_, _, body): &(String, String, Value)| body["id"] == upto;
+        if all.last().is_some_and(is_there) {
+            return all;
+        }
+        assert!(Instant::now() < until, "entry {upto} is not there: {all:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+async fn stream(server: &Nats) -> Stream {
+    let client = async_nats::connect(server.address()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let until = Instant::now() + LONG;
+    loop {
+        match context.get_stream(STREAM).await {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    }
+}
+
+/// The stream has what the API tells, and nothing else, each once and in order; how many that is.
+#[track_caller]
+fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
+    let mut entries = runtime.block_on(registry.journal_after(0, 10_000)).unwrap();
+    entries.retain(|entry| !entry.refused);
+    let upto = entries.last().unwrap().number;
+    let there = runtime.block_on(async { published(&mut stream(server).await, upto).await });
+    let wanted: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            (
+                format!("{}-{}", entry.number, entry.at_ms),
+                format!("fleet.events.{}", entry.note.kind),
+                json!(entry.number),
+            )
+        })
+        .collect();
+    let found: Vec<_> = there
+        .iter()
+        .map(|(id, subject, body)| (id.clone(), subject.clone(), body["id"].clone()))
+        .collect();
+    assert_eq!(found, wanted);
+    wanted.len()
+}
+
+fn enrol(caller: &Caller<'_>, ids: std::ops::Range<u64>) {
+    for id in ids {
+        let id = DeviceId(id);
+        let body = json!({"id": id.to_string(), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
+        caller.post("/api/v1/devices", &body).ok();
+    }
+}
+
+/// The value of a metric of a controller.
+fn metric(office: &Office, name: &str) -> f64 {
+    let address = format!("http://{}/metrics", office.metrics);
+    let page = office
+        .runtime
+        .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}: {page}"))
+        .parse()
+        .unwrap()
+}
+
+#[track_caller]
+fn wait_for_metric(office: &Office, name: &str, value: f64) {
+    let until = Instant::now() + LONG;
+    while (metric(office, name) - value).abs() > f64::EPSILON {
+        assert!(Instant::now() < until, "{name} is {}", metric(office, name));
+    }
+}
+
+#[test]
+fn two_controllers_publish_each_event_once_whatever_is_started_again() {
+    let (Some(mut server), Ok(database)) = (server(&[]), Postgres::start(PostgresOptions::default())) else {
+        println!("SKIPPED: needs PostgreSQL and nats-server");
+        return;
+    };
+    let runtime = Arc::new(Runtime::new().unwrap());
+    let location: Location = database.new_schema("fleet").unwrap().parse().unwrap();
+    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
+    let ca = Arc::new(Ca::new());
+    let start = |name: &str, server: &Nats| {
+        let own = runtime.block_on(Registry::open(&location, &key())).unwrap();
+        let nats = Some(options(server));
+        Office::publishing(Arc::clone(&ca), Arc::clone(&runtime), own, name, nats)
+    };
+    let (a, b) = (start("ctl-a", &server), start("ctl-b", &server));
+    let (otto, olga) = (a.caller("otto", Role::Operator), b.caller("olga", Role::Operator));
+    // Both at once, and what is refused is for the audit only.
+    std::thread::scope(|scope| {
+        scope.spawn(|| enrol(&otto, 1..40));
+        enrol(&olga, 100..140);
+    });
+    otto.post("/api/v1/devices/1/revoke", &json!({"reason": "stolen"}))
+        .ok();
+    olga.post("/api/v1/devices/777/revoke", &json!({"reason": "who?"}))
+        .refused(404, "unknown_device");
+    let count = compare(&runtime, &server, &registry);
+    assert_eq!(count, 39 + 40 + 1);
+    let sum = metric(&a, "linewarden_nats_published_total") + metric(&b, "linewarden_nats_published_total");
+    assert_eq!(
+        sum as usize, count,
+        "what the one has published the other has not"
+    );
+
+    // Nobody waits for a server that is gone, and it misses nothing.
+    server.kill().unwrap();
+    wait_for_metric(&a, "linewarden_nats_connected", 0.0);
+    enrol(&otto, 200..210);
+    enrol(&olga, 210..220);
+    server.resume().unwrap();
+    assert_eq!(compare(&runtime, &server, &registry), count + 20);
+    wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
+    wait_for_metric(&b, "linewarden_nats_lag_events", 0.0);
+
+    // What happens while no controller is there is published by the next one, from where the stream ends.
+    drop((otto, olga));
+    drop((a, b));
+    let note = |kind: &str| Note {
+        kind: kind.to_owned(),
+        ..Note::default()
+    };
+    let notes: Vec<Note> = (0..500)
+        .map(|number| note(if number % 2 == 0 { "odd" } else { "even" }))
+        .collect();
+    runtime.block_on(registry.note(&notes, 5)).unwrap();
+    let a = start("ctl-a", &server);
+    assert_eq!(compare(&runtime, &server, &registry), count + 520);
+    wait_for_metric(&a, "linewarden_nats_published_total", 500.0);
+
+    // A stream that is emptied goes on where it was.
+    runtime.block_on(async { stream(&server).await.purge().await.unwrap() });
+    runtime.block_on(registry.note(&[note("after")], 6)).unwrap();
+    wait_for_metric(&a, "linewarden_nats_published_total", 501.0);
+    wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
+    let left = runtime.block_on(async { stream(&server).await.info().await.unwrap().state.messages });
+    assert_eq!(left, 1, "nothing is told again");
+}
+
+#[test]
+fn a_server_is_believed_by_its_ca_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let ca = Ca::new();
+    let (chain, key) = ca.client("urn:linewarden:nats", |parameters| {
+        parameters.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))];
+    });
+    std::fs::write(at("server.pem"), chain).unwrap();
+    std::fs::write(at("server.key"), key).unwrap();
+    std::fs::write(at("ca.pem"), ca.pem()).unwrap();
+    std::fs::write(at("other.pem"), Ca::new().pem()).unwrap();
+    let (certificate, key) = (at("server.pem"), at("server.key"));
+    let more = [
+        "--tls",
+        "--tlscert",
+        certificate.to_str().unwrap(),
+        "--tlskey",
+        key.to_str().unwrap(),
+    ];
+    let Some(server) = server(&more) else {
+        return;
+    };
+    let published = |ca: &str| {
+        let tls = NatsTls {
+            ca: at(ca),
+            identity: None,
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let location = Location::Sqlite(directory.path().join("fleet.registry"));
+        let runtime = Arc::new(Runtime::new().unwrap());
+        let registry = runtime
+            .block_on(Registry::create(&location, &crate::office::key()))
+            .unwrap();
+        let nats = NatsOptions {
+            tls: Some(tls),
+            stream: format!("FLEET-{}", ca.len()),
+            subject_prefix: format!("fleet{}", ca.len()),
+            ..options(&server)
+        };
+        let office = Office::publishing(Arc::new(Ca::new()), runtime, registry, "ctl", Some(nats));
+        let otto = office.caller("otto", Role::Operator);
+        enrol(&otto, 1..3);
+        let until = Instant::now() + LONG;
+        // One or the other comes about.
+        while metric(&office, "linewarden_nats_published_total") < 2.0
+            && metric(&office, "linewarden_nats_failed_total") < 3.0
+        {
+            assert!(Instant::now() < until, "neither taken nor refused");
+        }
+        metric(&office, "linewarden_nats_published_total")
+    };
+    assert_eq!(published("ca.pem") as u64, 2);
+    assert_eq!(
+        published("other.pem") as u64,
+        0,
+        "somebody else's server gets nothing"
+    );
+}
