@@ -87,11 +87,20 @@ pub fn key() -> MasterKey {
 impl Office {
     /// Over a file.
     pub fn new() -> Self {
+        Self::in_file(None)
+    }
+
+    /// Over a file, and publishing events.
+    pub fn new_publishing(nats: NatsOptions) -> Self {
+        Self::in_file(Some(nats))
+    }
+
+    fn in_file(nats: Option<NatsOptions>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-        let mut office = Self::over(Arc::new(Ca::new()), runtime, registry, "ctl-a");
+        let mut office = Self::publishing(Arc::new(Ca::new()), runtime, registry, "ctl-a", nats);
         office._directory = Some(directory);
         office
     }

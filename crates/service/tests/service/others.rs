@@ -1,6 +1,7 @@
 //! The dashboard's files, the description of the API, health, policies and signers.
 
 use linewarden_registry::Role;
+use linewarden_service::NatsOptions;
 use reqwest::Method;
 use serde_json::json;
 
@@ -128,7 +129,14 @@ fn groups_are_made_changed_and_asked() {
 /// Alerts and the dashboard for Grafana ask for nothing that no controller tells.
 #[test]
 fn what_is_watched_for_is_told() {
-    let office = Office::new();
+    // Of events it tells where it publishes them, whether somebody is there or not.
+    let office = Office::new_publishing(NatsOptions {
+        servers: vec!["nats://127.0.0.1:1".to_owned()],
+        tls: None,
+        credentials: None,
+        stream: "FLEET".to_owned(),
+        subject_prefix: "fleet".to_owned(),
+    });
     let address = format!("http://{}/metrics", office.metrics);
     let page = office
         .runtime
