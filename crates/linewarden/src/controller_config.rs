@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::cmd::now_s;
 use crate::config_file::{ConfigFile, OfRole, Problem, Role};
 use crate::failure::Failure;
-use crate::{log, registry, secret_file, tls};
+use crate::{log, nats_config, registry, secret_file, tls};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -280,10 +280,7 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     {
         problems.push(place(["attest", "signing_key"], &failure));
     }
-    // It says itself which field.
-    if let Err(failure) = nats(file) {
-        problems.push(place(["nats", "servers"], &failure));
-    }
+    problems.extend(nats_config::read(file).err());
     if let Err((field, failure)) = registry::examine(&config.registry).await {
         problems.push(place(["registry", field], &failure));
     }

@@ -329,7 +329,9 @@ impl proto::link_server::Link for Server {
         request: Request<proto::LeaseRequest>,
     ) -> Result<Response<proto::LeaseReply>, Status> {
         self.answer(request, async |link, request| {
-            let wants: Vec<_> = convert::entries(&request.wants)?.map(convert::want_from_wire).collect();
+            let wants: Vec<_> = convert::entries(&request.wants)?
+                .map(convert::want_from_wire)
+                .collect();
             let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
             Ok(proto::LeaseReply {
                 provisions: provisions.iter().map(convert::provision_to_wire).collect(),

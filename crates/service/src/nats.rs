@@ -65,9 +65,7 @@ pub struct NatsTls {
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
     /// No address.
-    #[error(
-        "servers: {address:?} is no address of a NATS server ({why}): nats://HOST:PORT or tls://HOST:PORT"
-    )]
+    #[error("{address:?} is no address of a NATS server ({why}): nats://HOST:PORT or tls://HOST:PORT")]
     Address {
         /// What was given.
         address: String,
@@ -75,7 +73,7 @@ pub enum NatsError {
         why: String,
     },
     /// No name.
-    #[error("{field}: {value:?} cannot be one: letters, digits, - and _{}", if *dots { ", in parts with dots between them" } else { "" })]
+    #[error("{value:?} cannot be one: letters, digits, - and _{}", if *dots { ", in parts with dots between them" } else { "" })]
     Name {
         /// Which field.
         field: &'static str,
@@ -85,11 +83,23 @@ pub enum NatsError {
         dots: bool,
     },
     /// Credentials that are none.
-    #[error("credentials_file: {0}")]
+    #[error("no credentials of NATS: {0}")]
     Credentials(String),
     /// What the client says.
     #[error("no client of NATS: {0}")]
     Client(String),
+}
+
+impl NatsError {
+    /// What of [`NatsOptions`] is wrong.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Address { .. } | Self::Client(_) => "servers",
+            Self::Name { field, .. } => field,
+            Self::Credentials(_) => "credentials_file",
+        }
+    }
 }
 
 impl NatsOptions {

@@ -7,25 +7,20 @@ use std::time::Duration;
 use clap::Args;
 use linewarden_controller::attest::Signer;
 use linewarden_controller::{Controller, Policy};
-use linewarden_service::{NatsOptions, NatsTls, Service, ServiceOptions};
-use linewarden_tls::ClientTls;
+use linewarden_service::{Service, ServiceOptions};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
-use zeroize::Zeroizing;
 
-use crate::config_file::ConfigFile;
 use crate::controller_config::{self, ControllerConfig};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::{Signals, Told};
-use crate::{log, registry, secret_file, service_manager, tls};
+use crate::{log, nats_config, registry, secret_file, service_manager, tls};
 
 /// What is told if the configuration says nothing.
 const LOG_LEVEL: &str = "info";
 /// Longest key that signs results.
 const SIGNING_KEY_BYTES_MAX: usize = 16_384;
-/// Longest `.creds` file.
-const CREDENTIALS_BYTES_MAX: usize = 65_536;
 
 /// How to run.
 #[derive(Args, Debug)]
@@ -87,7 +82,7 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
     };
     let identity = files.read_server()?;
     let signer = signer(config)?;
-    let nats = nats(&file)?;
+    let nats = nats_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
     let registry = runtime.block_on(registry::open(&config.registry))?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
@@ -167,69 +162,6 @@ fn reload(service: &Service, files: &tls::Files, output: Output) -> Result<(), F
                 error: failure.to_string(),
             })?;
             output.line(format_args!("the certificates of before stay: {failure}"))
-        }
-    }
-}
-
-/// Where events are published, once all of it can be used.
-///
-/// # Errors
-/// A file that cannot be read or is not what it should be, or another field that cannot be used.
-pub fn nats(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, Failure> {
-    let Some(section) = &file.value.nats else {
-        return Ok(None);
-    };
-    let refuse = |field: &str, problem: &str| {
-        let problem = file.problem(&["nats", field], problem);
-        Failure::all(&[problem])
-    };
-    let tls = match (&section.ca, &section.cert, &section.key) {
-        (None, None, None) => None,
-        (None, ..) => {
-            return Err(refuse(
-                "cert",
-                "without `ca` there is no TLS: name the CA of the servers too",
-            ));
-        }
-        (Some(_), Some(_), None) | (Some(_), None, Some(_)) => {
-            return Err(refuse("cert", "`cert` and `key` go together"));
-        }
-        (Some(ca), cert, key) => {
-            let read = tls::certificates(ca)?;
-            ClientTls::new(&read).map_err(|error| tls::in_file(ca, &error))?;
-            let identity = cert.clone().zip(key.clone());
-            if let Some((cert, key)) = &identity {
-                tls::identity(cert, key)?;
-            }
-            Some(NatsTls {
-                ca: ca.clone(),
-                identity,
-            })
-        }
-    };
-    let credentials = match &section.credentials_file {
-        Some(path) => {
-            let read = secret_file::read(path, CREDENTIALS_BYTES_MAX)?;
-            let text = std::str::from_utf8(&read)
-                .map_err(|_| Failure::input(format!("{}: is no text", path.display())))?;
-            Some(Zeroizing::new(text.to_owned()))
-        }
-        None => None,
-    };
-    let options = NatsOptions {
-        servers: section.servers.clone(),
-        tls,
-        credentials,
-        stream: section.stream.clone(),
-        subject_prefix: section.subject_prefix.clone(),
-    };
-    match options.check() {
-        Ok(()) => Ok(Some(options)),
-        Err(error) => {
-            let problem = error.to_string();
-            // It begins with the field.
-            let (field, problem) = problem.split_once(": ").unwrap_or(("servers", &problem));
-            Err(refuse(field, problem))
         }
     }
 }

@@ -43,7 +43,7 @@ fn vandalise(gateway: SocketAddr, number: u64) {
     message[8..16].copy_from_slice(&(0xbad0_0000 + number % 7).to_be_bytes());
     message[16..24].copy_from_slice(&number.to_be_bytes());
     socket.send_to(&message, gateway).unwrap();
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         socket.send_to(&message[..40], gateway).unwrap();
     }
 }

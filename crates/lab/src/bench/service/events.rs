@@ -58,7 +58,7 @@ impl Listener {
 async fn newest(client: &mut Client) -> Result<u64, BenchError> {
     let history = client.get("/api/v1/events/history?limit=1").await?;
     let history: Value = serde_json::from_slice(&history).map_err(contradiction)?;
-    let number = history["items"][0]["id"].as_u64();
+    let number = history.pointer("/items/0/id").and_then(serde_json::Value::as_u64);
     number.ok_or_else(|| contradiction("the journal is empty"))
 }
 
@@ -166,7 +166,7 @@ async fn replay(office: &Office, rows: &mut Vec<Row>) -> Result<(), BenchError> 
         let (mut events, mut seen) = (0_u64, 0);
         while seen < newest {
             for event in listener.next().await? {
-                if let Some(number) = event["id"].as_u64() {
+                if let Some(number) = event.get("id").and_then(serde_json::Value::as_u64) {
                     (events, seen) = (events + 1, number);
                 }
             }

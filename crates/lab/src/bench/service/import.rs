@@ -45,7 +45,7 @@ pub(super) fn fleet(office: &Office, fleet: &Fleet, progress: Progress<'_>) -> R
         };
         let took = began.elapsed();
         let answer: serde_json::Value = serde_json::from_slice(&answer).map_err(contradiction)?;
-        match answer["stored"] == fleet.count {
+        match answer.get("stored").and_then(serde_json::Value::as_u64) == Some(fleet.count.into()) {
             true => Ok(took),
             false => Err(contradiction(format_args!("{} devices sent, {answer}", fleet.count))),
         }

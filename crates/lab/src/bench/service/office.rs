@@ -89,7 +89,10 @@ impl Office {
         let tokens = tokens.collect::<Result<_, BenchError>>()?;
         let controller = program.start("controller", "controller --config controller.toml --json")?;
         let started = controller.wait_for("controller", |line| line["event"] == "started")?;
-        let address = started["address"].as_str().unwrap_or_default();
+        let address = started
+            .get("address")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default();
         let address = address.parse().map_err(contradiction)?;
         let ca = std::fs::read(program.directory.join("pki/ca.pem")).map_err(io("reading the CA"))?;
         Ok(Ok(Self {
