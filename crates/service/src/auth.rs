@@ -1,7 +1,7 @@
 //! Who asks, and what they may.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, FromRequestParts, Request, State};
@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use linewarden_registry::{Act, Actor, Note, Registry, Role};
 use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
 
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, Result};
@@ -34,11 +35,25 @@ pub(crate) struct Principal {
     pub(crate) origin: String,
     /// When this way of coming in ends.
     pub(crate) expires_s: Option<u64>,
-    /// By a cookie: the browser sends it whoever made the page.
-    by_cookie: bool,
+    /// The cookie, of who came in by one: the browser sends it whoever made the page.
+    session: Option<Arc<Zeroizing<String>>>,
 }
 
 impl Principal {
+    /// Whether who came in a while ago might still do so: a stream of events outlives the question that began it.
+    pub(crate) async fn may_stay(&self, registry: &Registry) -> bool {
+        let now_s = now_s();
+        if self.expires_s.is_some_and(|until_s| until_s <= now_s) {
+            return false;
+        }
+        let gone = match &self.session {
+            Some(cookie) => matches!(registry.user_of_session(cookie, now_s).await, Ok(None)),
+            None => matches!(registry.user_of_name(&self.name, now_s).await, Ok(None)),
+        };
+        // A registry that does not answer has taken nobody's access away.
+        !gone
+    }
+
     /// The registry in the hands of this one, who does that for this reason.
     pub(crate) fn acting(&self, registry: &Registry, reason: &str, note: Note) -> Result<Registry> {
         if reason.trim().is_empty() {
@@ -122,7 +137,7 @@ pub(crate) async fn authenticate(
         return Err(ApiError::rate_limited(1));
     }
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if principal.by_cookie && !is_read && !request.headers().contains_key(OWN_HEADER) {
+    if principal.session.is_some() && !is_read && !request.headers().contains_key(OWN_HEADER) {
         return Err(ApiError::forbidden(
             "writes by cookie need the header X-Linewarden: 1",
         ));
@@ -149,7 +164,7 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             role: user.role,
             origin,
             expires_s: user.expires_at_s,
-            by_cookie: false,
+            session: None,
         }));
     };
     let mut hash = Sha256::new();
@@ -178,7 +193,7 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             role: user.role,
             origin,
             expires_s,
-            by_cookie,
+            session: by_cookie.then(|| Arc::new(Zeroizing::new(secret.to_owned()))),
         };
         app.known.put(hash, principal.clone());
         principal

@@ -26,6 +26,7 @@ mod metrics;
 mod nats;
 mod peer;
 mod service;
+mod shares;
 mod state;
 mod stream;
 

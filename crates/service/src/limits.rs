@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::shares::{Share, Shares};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 /// Questions a second of one user, and how many at once.
@@ -12,12 +13,19 @@ const USER_PER_S: u32 = 5_000;
 /// Attempts to come in a minute from one address.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
 
+/// Streams of events of one user at once: browsers and programs that listen.
+const STREAMS_OF_USER_MAX: usize = 100;
+
 /// Counts them.
 #[derive(Clone)]
 pub(crate) struct Limits {
     users: Arc<DefaultKeyedRateLimiter<String>>,
     attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
+    streams: Shares<String>,
 }
+
+/// A user's place for one stream, until it is dropped.
+pub(crate) type Listening = Share<String>;
 
 const fn at_least_one(count: u32) -> NonZeroU32 {
     match NonZeroU32::new(count) {
@@ -33,6 +41,7 @@ impl Limits {
             attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 ATTEMPTS_PER_MINUTE,
             )))),
+            streams: Shares::new(STREAMS_OF_USER_MAX),
         }
     }
 
@@ -44,6 +53,11 @@ impl Limits {
     /// Whether somebody who was refused may be looked at once more.
     pub(crate) fn may_try(&self, address: IpAddr) -> bool {
         self.attempts.check_key(&address).is_ok()
+    }
+
+    /// A place for one more stream of events of a user, if there is one.
+    pub(crate) fn listen(&self, user: &str) -> Option<Listening> {
+        self.streams.take(user.to_owned())
     }
 
     /// Forgets who has not asked for a while.

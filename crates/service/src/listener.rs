@@ -1,10 +1,9 @@
 //! Connections: TLS, who is at the other end, and HTTP in both versions.
 
 mod activity;
-mod shares;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -24,9 +23,9 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use self::activity::Activity;
-use self::shares::Shares;
 use crate::clock::now_s;
 use crate::peer::Peer;
+use crate::shares::Shares;
 
 /// Longest handshake, longest wait for the first question, and longest head of one.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -120,7 +119,7 @@ pub(crate) async fn serve(
         let places = Arc::clone(&connections)
             .try_acquire_owned()
             .ok()
-            .zip(shares.take(address.ip()));
+            .zip(shares.take(owner(address.ip())));
         let Some(places) = places else {
             tracing::debug!(%address, "too many connections");
             continue;
@@ -135,6 +134,14 @@ pub(crate) async fn serve(
     }
     let ended = async { while tasks.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, ended).await;
+}
+
+/// Who has an address, as far as it tells: of IPv6 everybody has all the addresses of one prefix of 64 bits.
+fn owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64).into(),
+        address => address,
+    }
 }
 
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -334,6 +341,15 @@ mod tests {
         let said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let answered = heard(said, Router::new(), std::future::pending()).await;
         assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
+    }
+
+    #[test]
+    fn all_addresses_of_one_prefix_have_one_owner() {
+        let owner = |text: &str| owner(text.parse().unwrap());
+        assert_eq!(owner("2001:db8::1"), owner("2001:db8::ffff:2"));
+        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
+        assert_eq!(owner("::ffff:192.0.2.1"), owner("192.0.2.1"));
+        assert_ne!(owner("192.0.2.1"), owner("192.0.2.2"));
     }
 
     /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.

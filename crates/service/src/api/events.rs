@@ -17,9 +17,9 @@ use utoipa::IntoParams;
 
 use super::lists::{List, Part, device, gateway};
 use crate::auth::{Principal, Viewer};
-use crate::clock::now_s;
-use crate::error::Result;
+use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Query};
+use crate::limits::Listening;
 use crate::state::App;
 use crate::stream::{Event, Happening, PAGE_ENTRIES, event_of, is_told};
 
@@ -45,13 +45,15 @@ fn list_of(kinds: Option<&str>) -> Vec<String> {
 
 /// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
 /// on behind that one.
-#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream")))]
+#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream"), (status = 429, description = "too many streams of one user", body = ErrorBody)))]
 pub(crate) async fn stream(
     Viewer(principal): Viewer,
     State(app): State<App>,
     Query(kinds): Query<Kinds>,
     headers: HeaderMap,
-) -> Sse<impl Stream<Item = Result<Line, Infallible>>> {
+) -> Result<Sse<impl Stream<Item = Result<Line, Infallible>>>> {
+    let place = app.limits.listen(&principal.name);
+    let place = place.ok_or_else(|| ApiError::rate_limited(ALIVE_EVERY.as_secs() as u32))?;
     let last = headers
         .get("last-event-id")
         .and_then(|last| last.to_str().ok()?.parse().ok())
@@ -62,9 +64,11 @@ pub(crate) async fn stream(
         principal,
         kinds: list_of(kinds.kinds.as_deref()),
         out,
+        _place: place,
     };
     tokio::spawn(listener.run(last));
-    Sse::new(ReceiverStream::new(lines)).keep_alive(KeepAlive::new().interval(ALIVE_EVERY).text("alive"))
+    let alive = KeepAlive::new().interval(ALIVE_EVERY).text("alive");
+    Ok(Sse::new(ReceiverStream::new(lines)).keep_alive(alive))
 }
 
 /// Somebody who listens.
@@ -73,6 +77,8 @@ struct Listener {
     principal: Principal,
     kinds: Vec<String>,
     out: mpsc::Sender<Result<Line, Infallible>>,
+    /// Until it ends.
+    _place: Listening,
 }
 
 impl Listener {
@@ -93,7 +99,7 @@ impl Listener {
             let event = tokio::select! {
                 event = events.recv() => event,
                 () = self.out.closed() => return,
-                _ = clock.tick() => match self.may_listen().await {
+                _ = clock.tick() => match self.principal.may_stay(&self.app.registry).await {
                     true => continue,
                     false => return,
                 },
@@ -113,15 +119,6 @@ impl Listener {
         }
     }
 
-    /// Whether who came in may still be here.
-    async fn may_listen(&self) -> bool {
-        let now_s = now_s();
-        let is_over = self.principal.expires_s.is_some_and(|until_s| until_s <= now_s);
-        // A registry that does not answer has taken nobody's access away.
-        let known = self.app.registry.user_of_name(&self.principal.name, now_s).await;
-        !is_over && !matches!(known, Ok(None))
-    }
-
     /// False when the listener is gone.
     async fn send(&self, event: &Event) -> bool {
         let is_wanted = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
@@ -131,7 +128,7 @@ impl Listener {
     /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
     async fn catch_up(&self, seen: &mut Option<u64>) -> bool {
         while let Some(from) = *seen {
-            if self.out.is_closed() || !self.may_listen().await {
+            if self.out.is_closed() || !self.principal.may_stay(&self.app.registry).await {
                 return false;
             }
             let Ok(entries) = self.app.registry.journal_after(from, PAGE_ENTRIES).await else {

@@ -205,10 +205,34 @@ fn a_browser_logs_in_and_out_and_no_other_site_writes_for_it() {
     };
     browser.send(write()).refused(403, "forbidden");
     browser.send(write().header("X-Linewarden", "1")).ok();
+    let listen = with(Method::GET, "/api/v1/events").send();
+    let mut stream = office.runtime.block_on(async { listen.await.unwrap() });
+    assert_eq!(stream.status(), 200);
     assert_eq!(browser.send(with(Method::POST, "/api/v1/logout")).status, 204);
+    // What was begun before ends as well.
+    office
+        .runtime
+        .block_on(async { while stream.chunk().await.unwrap().is_some() {} });
     browser
         .send(with(Method::GET, "/api/v1/me"))
         .refused(401, "unauthenticated");
+}
+
+#[test]
+fn nobody_has_streams_of_events_without_end() {
+    let office = Office::new();
+    let alice = office.caller("alice", Role::Viewer);
+    let listen = || {
+        let request = alice.request(Method::GET, "/api/v1/events");
+        office.runtime.block_on(async { request.send().await.unwrap() })
+    };
+    let streams: Vec<_> = (0..100).map(|_| listen()).collect();
+    assert!(streams.iter().all(|stream| stream.status() == 200));
+    assert_eq!(listen().status(), 429);
+    let bob = office.caller("bob", Role::Viewer);
+    let request = bob.request(Method::GET, "/api/v1/events");
+    let of_another = office.runtime.block_on(async { request.send().await.unwrap() });
+    assert_eq!(of_another.status(), 200);
 }
 
 /// What is asked twice under one key is done once, whatever became of the first answer.
