@@ -102,7 +102,9 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .connect_timeout(CONNECT_MAX)
-            .http2_keep_alive_interval(KEEPALIVE)
+            // The second version says "closed" where TLS has said why one's certificate is not taken.
+            .http1_only()
+            .tcp_keepalive(KEEPALIVE)
             .user_agent(concat!("linewarden/", env!("CARGO_PKG_VERSION")));
         if let Some(ca) = &options.ca {
             ClientTls::new(ca).map_err(|error| ClientError::Tls(error.to_string()))?;

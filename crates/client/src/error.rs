@@ -186,7 +186,8 @@ fn judged(why: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "its certificate is not valid yet; see whether the clocks are right".to_owned()
         }
-        CertificateError::UnknownIssuer => {
+        // The latter where another CA has the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate is of no CA that is believed; name the controller's by --server-ca".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {

@@ -51,7 +51,7 @@ fn what_is_read_from_afar_is_what_is_read_at_hand() {
         "events --kind revoked,quarantined --limit 5",
         "events --device d1",
         "audit",
-        "audit --by ada --limit 1",
+        "audit --limit 1",
         "user list",
     ] {
         for form in ["", " --json"] {

@@ -17,7 +17,7 @@ Newest first, what was refused among it. What is done by this program on a regis
 
 Examples:
   linewarden audit --config controller.toml
-  linewarden audit --by alice --what revoked --server https://ctl.example:20560 --token-file ada.token")]
+  linewarden audit --by alice --server https://ctl.example:20560 --token-file ada.token")]
 pub struct AuditArgs {
     /// Only by this user
     #[arg(long, value_name = "NAME")]

@@ -23,7 +23,7 @@ Examples:
 What its devices are to run is set where the registry is: `linewarden attest group set --reference`.
 
 Examples:
-  linewarden policy set pumps --every 30 --silent 2 --of 4 --reason \"faster\" --config controller.toml")]
+  linewarden policy set pumps --every 30 --reason \"faster\" --config controller.toml")]
     Set(SetArgs),
     /// Have a group asked now, and do not wait for it
     #[command(after_help = "\

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 
 use super::lists::{List, Part, device, gateway};
 use crate::auth::{Principal, Viewer};
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Query};
 use crate::limits::Listening;
 use crate::state::App;
@@ -45,7 +45,7 @@ fn list_of(kinds: Option<&str>) -> Vec<String> {
 
 /// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
 /// on behind that one.
-#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream"), (status = 429, description = "too many streams of one user", body = ErrorBody)))]
+#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub(crate) async fn stream(
     Viewer(principal): Viewer,
     State(app): State<App>,

@@ -205,8 +205,8 @@ fn a_browser_logs_in_and_out_and_no_other_site_writes_for_it() {
     };
     browser.send(write()).refused(403, "forbidden");
     browser.send(write().header("X-Linewarden", "1")).ok();
-    let listen = with(Method::GET, "/api/v1/events").send();
-    let mut stream = office.runtime.block_on(async { listen.await.unwrap() });
+    let listen = with(Method::GET, "/api/v1/events");
+    let mut stream = office.runtime.block_on(async { listen.send().await.unwrap() });
     assert_eq!(stream.status(), 200);
     assert_eq!(browser.send(with(Method::POST, "/api/v1/logout")).status, 204);
     // What was begun before ends as well.

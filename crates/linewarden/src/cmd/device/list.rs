@@ -22,7 +22,7 @@ Examples:
   linewarden device list --config gateway.toml
   linewarden device list --config gateway.toml --revoked
   linewarden device list --config gateway.toml --name pump --json | jq -r .device_id
-  linewarden device list --server https://ctl.example:20560 --server-ca ca.pem --token-file alice.token")]
+  linewarden device list --server https://ctl.example:20560 --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
     site: SiteArgs,

@@ -17,7 +17,8 @@ Gateways drop the devices' packets within a tenth of a second. Nothing that a de
 
 Examples:
   linewarden device quarantine d1 --reason \"odd traffic\" --config gateway.toml
-  linewarden device quarantine d1 --reason \"odd traffic\" --server https://ctl.example:20560 --token-file alice.token")]
+  linewarden device quarantine d1 --reason \"odd traffic\" \\
+    --server https://ctl.example:20560 --token-file alice.token")]
 pub struct TreatArgs {
     /// Their ids, up to 16 hexadecimal digits
     #[arg(required = true, value_parser = parse_device_id)]
