@@ -82,7 +82,7 @@ impl Client {
     }
 
     /// Enrols devices, in one question: all of them are stored, or none. It is for as many as fit in memory well; a controller stores up
-    /// to a thousand or 8 MiB in one transaction.
+    /// to 4,000 or 8 MiB in one transaction.
     ///
     /// # Errors
     /// As [`Client::me`].

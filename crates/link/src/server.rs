@@ -205,7 +205,9 @@ impl Server {
         if answer.is_ok() {
             self.confirm(gateway, fence);
         }
-        if !answer.as_ref().is_err_and(is_replaced) {
+        // What is malformed is refused before the registration is looked at.
+        let is_nobody = |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
+        if !answer.as_ref().is_err_and(is_nobody) {
             self.inner.sink.heard(gateway);
         }
         Ok(Response::new(answer?))

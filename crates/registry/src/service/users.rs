@@ -230,7 +230,7 @@ impl Registry {
 
     /// Begins a session of the user whose token this is, with this cookie, of which only a hash is kept; who that is, and until when. It ends
     /// with the token at the latest. Nobody's token, or one that is over, begins none. Sessions that are over are forgotten, and of a
-    /// user's the ones that end first, where there are more than [`SESSIONS_MAX`].
+    /// user's the ones that end first, where there are more than a hundred.
     ///
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.

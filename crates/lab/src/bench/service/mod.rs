@@ -2,12 +2,12 @@
 //!
 //! | part | what is measured |
 //! |---|---|
-//! | [`floor`] | what nobody who answers over TLS and stores durably can be without |
-//! | [`import`] | enrolment of the whole fleet through the API, over SQLite and over PostgreSQL |
-//! | [`reads`] | questions of dashboards and operators, by several clients that keep their connections |
-//! | [`events`] | changes until they are lines at a client of the event stream |
-//! | [`revoke`] | revocations until three gateways answer the device no more |
-//! | [`auth_rate`] | the data plane on its own CPU while a controller is at its limit on another |
+//! | `floor` | what nobody who answers over TLS and stores durably can be without |
+//! | `import` | enrolment of the whole fleet through the API, over SQLite and over PostgreSQL |
+//! | `reads` | questions of dashboards and operators, by several clients that keep their connections |
+//! | `events` | changes until they are lines at a client of the event stream |
+//! | `revoke` | revocations until three gateways answer the device no more |
+//! | `auth_rate` | the data plane on its own CPU while a controller is at its limit on another |
 //!
 //! Controllers and gateways are processes of `linewarden`, over TLS on loopback, on files in a directory of their own. Whoever asks runs
 //! on the same machine and takes its share of the CPUs: rates are of both together.
@@ -76,17 +76,17 @@ impl Size {
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// [`floor`]
+    /// `floor`
     Floor,
-    /// [`import`]
+    /// `import`
     Import,
-    /// [`reads`]
+    /// `reads`
     Reads,
-    /// [`events`]
+    /// `events`
     Events,
-    /// [`revoke`]
+    /// `revoke`
     Revoke,
-    /// [`auth_rate`]
+    /// `auth_rate`
     AuthRate,
 }
 
