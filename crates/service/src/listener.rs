@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
 use self::activity::Activity;
@@ -27,7 +28,7 @@ use crate::clock::now_s;
 use crate::peer::Peer;
 use crate::shares::Shares;
 
-/// Longest handshake, longest wait for the first question, and longest head of one.
+/// Longest wait for a handshake and its place, longest wait for the first question, and longest head of one.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest time without a question or an answer on the way.
 const IDLE_MAX: Duration = Duration::from_secs(300);
@@ -40,6 +41,10 @@ const CONNECTIONS_MAX: usize = 10_000;
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
 /// Connections that have not shown yet who they are.
 const HANDSHAKES_MAX: usize = 256;
+/// Of these from one address: who says nothing takes no places from others.
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
+/// Longest handshake once it has its place; a gateway gives up sooner.
+const HANDSHAKE_AT_WORK_MAX: Duration = Duration::from_secs(3);
 /// Questions at once on one connection.
 const STREAMS_MAX: u32 = 256;
 /// Likewise on a gateway's, whose messages may be long; it asks one of each kind at a time.
@@ -82,6 +87,7 @@ struct Listening {
     tls: Option<Tls>,
     router: Router,
     handshakes: Arc<Semaphore>,
+    shares_of_handshakes: Shares<IpAddr>,
     stop: watch::Receiver<bool>,
 }
 
@@ -98,6 +104,7 @@ pub(crate) async fn serve(
         tls,
         router,
         handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+        shares_of_handshakes: Shares::new(HANDSHAKES_PER_ADDRESS_MAX),
         stop: stop.clone(),
     };
     let mut tasks = JoinSet::new();
@@ -151,6 +158,7 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         tls,
         router,
         handshakes,
+        shares_of_handshakes,
         stop,
     } = listening;
     stream.set_nodelay(true)?;
@@ -160,19 +168,19 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
     };
     // Before the configuration is taken: what is exchanged meanwhile ends it too.
     let mut exchanged = tls.exchanges.subscribe();
+    let share = shares_of_handshakes.take(owner(address.ip()));
+    let share = share.ok_or_else(|| io::Error::other("too many handshakes from this address"))?;
     let handshake = async {
         let _place = handshakes.acquire().await.map_err(io::Error::other)?;
-        match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
-            Ok(stream) => Ok(stream),
-            Err((error, stream)) => {
-                linger(stream).await;
-                Err(error)
-            }
-        }
+        let at_work = shake_hands(&tls, stream);
+        tokio::time::timeout(HANDSHAKE_AT_WORK_MAX, at_work)
+            .await
+            .map_err(|_| timed_out())?
     };
     let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake)
         .await
         .map_err(|_| timed_out())??;
+    drop(share);
     let certificate = stream
         .get_ref()
         .1
@@ -196,6 +204,16 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         return Err(io::Error::other("the certificate has expired since the session began").into());
     }
     http(stream, peer, router, stop, outdated, PATIENCE).await
+}
+
+async fn shake_hands(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
+        Ok(stream) => Ok(stream),
+        Err((error, stream)) => {
+            linger(stream).await;
+            Err(error)
+        }
+    }
 }
 
 /// Ends when the clock on the wall says so, which may be set meanwhile.
