@@ -15,6 +15,8 @@ use super::value::Value;
 pub(crate) trait Driver: Database {
     /// Appends a parameter.
     fn add(arguments: &mut Self::Arguments, value: Value) -> Result<(), BoxDynError>;
+    /// Appends the place of a parameter, the next from 1, to a statement.
+    fn write_parameter(text: &mut String, number: usize);
     /// A row of either.
     fn row(row: &Self::Row) -> Row<'_>;
 }
@@ -27,6 +29,11 @@ impl Driver for Sqlite {
             Value::Text(value) => sqlx::Arguments::add(arguments, value),
             Value::Bytes(value) => sqlx::Arguments::add(arguments, value),
         }
+    }
+
+    /// Without a name, for names are looked for from the first on: of a thousand parameters that takes longer than all else.
+    fn write_parameter(text: &mut String, _number: usize) {
+        text.push('?');
     }
 
     fn row(row: &SqliteRow) -> Row<'_> {
@@ -42,6 +49,12 @@ impl Driver for Postgres {
             Value::Text(value) => arguments.add(value),
             Value::Bytes(value) => arguments.add(value),
         }
+    }
+
+    fn write_parameter(text: &mut String, number: usize) {
+        use std::fmt::Write as _;
+        // Writing into a String does not fail.
+        let _ = write!(text, "${number}");
     }
 
     fn row(row: &PgRow) -> Row<'_> {

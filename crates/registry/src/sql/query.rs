@@ -11,14 +11,41 @@ use super::value::Value;
 /// A statement and its parameters.
 #[must_use = "it is not run yet"]
 pub(crate) struct Query {
-    text: SqlStr,
+    text: Text,
     values: Vec<Value>,
+}
+
+/// The text of a statement.
+enum Text {
+    /// Parameters are `$1`, `$2`, ..
+    Whole(SqlStr),
+    /// Parts, with a parameter after each but the last.
+    Parts(Vec<String>),
+}
+
+impl Text {
+    /// As a database takes it.
+    fn written<DB: Driver>(self) -> SqlStr {
+        let parts = match self {
+            Self::Whole(text) => return text,
+            Self::Parts(parts) => parts,
+        };
+        let length = parts.iter().map(|part| part.len() + 5).sum();
+        let mut text = String::with_capacity(length);
+        for (number, part) in parts.iter().enumerate() {
+            if number > 0 {
+                DB::write_parameter(&mut text, number);
+            }
+            text.push_str(part);
+        }
+        AssertSqlSafe(text).into_sql_str()
+    }
 }
 
 /// A statement of this text.
 pub(crate) fn query(text: &'static str) -> Query {
     Query {
-        text: SqlStr::from_static(text),
+        text: Text::Whole(SqlStr::from_static(text)),
         values: Vec::new(),
     }
 }
@@ -26,7 +53,7 @@ pub(crate) fn query(text: &'static str) -> Query {
 /// A statement of a text that was made here, of nothing that came from outside.
 pub(crate) fn text(text: String) -> Query {
     Query {
-        text: AssertSqlSafe(text).into_sql_str(),
+        text: Text::Whole(AssertSqlSafe(text).into_sql_str()),
         values: Vec::new(),
     }
 }
@@ -81,7 +108,7 @@ impl Query {
         for value in self.values {
             DB::add(&mut arguments, value).map_err(sqlx::Error::Encode)?;
         }
-        Ok(sqlx::query_with(self.text, arguments))
+        Ok(sqlx::query_with(self.text.written::<DB>(), arguments))
     }
 }
 
@@ -148,6 +175,8 @@ impl<'c> From<&'c Pool> for Target<'c> {
 
 /// A statement that is put together from parts, none of them from outside but as a parameter.
 pub(crate) struct Builder {
+    /// As [`Text::Parts`], and the one that is being written.
+    parts: Vec<String>,
     text: String,
     values: Vec<Value>,
 }
@@ -155,6 +184,7 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new(text: &'static str) -> Self {
         Self {
+            parts: Vec::new(),
             text: text.to_owned(),
             values: Vec::new(),
         }
@@ -171,8 +201,8 @@ impl Builder {
     /// Appends a parameter of this value.
     pub(crate) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
         self.values.push(value.into());
-        let number = self.values.len();
-        self.push('$').push(number)
+        self.parts.push(std::mem::take(&mut self.text));
+        self
     }
 
     /// Appends `VALUES (…), (…), …`: a tuple for each item, made by `fill`.
@@ -207,9 +237,10 @@ impl Builder {
     }
 
     /// The statement.
-    pub(crate) fn build(self) -> Query {
+    pub(crate) fn build(mut self) -> Query {
+        self.parts.push(self.text);
         Query {
-            text: AssertSqlSafe(self.text).into_sql_str(),
+            text: Text::Parts(self.parts),
             values: self.values,
         }
     }
