@@ -1,5 +1,6 @@
 //! A gateway's link to its controller: everything that it can ask, under its fence.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,15 @@ impl Controller {
             signer: None,
             inbox: Arc::default(),
             trust: Arc::default(),
+        }
+    }
+
+    /// The same, over [a registry that is read apart](Registry::apart).
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            registry: self.registry.apart(),
+            ..self.clone()
         }
     }
 
@@ -265,6 +275,14 @@ impl Link {
     /// An old fence, or a failure of the database.
     pub async fn check(&self) -> Result<(), RegistryError> {
         self.registry().verify_fence(&self.fence).await
+    }
+
+    /// Of these devices, those that the gateway may say something of, as [`Registry::known_at`].
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn known(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>, RegistryError> {
+        self.registry().known_at(self.gateway(), devices).await
     }
 
     /// What the gateway held when it stopped.

@@ -103,6 +103,9 @@ pub struct NatsSection {
     pub subject_prefix: String,
     /// The CA of the servers' certificates, PEM; then they are spoken to by TLS.
     pub ca: Option<PathBuf>,
+    /// Without TLS also to other machines, where nobody else is on the way.
+    #[serde(default)]
+    pub in_the_clear: bool,
     /// One's own certificate, PEM, where servers ask for one.
     pub cert: Option<PathBuf>,
     /// Its private key, PEM, of mode 0600.

@@ -25,4 +25,4 @@ mod server;
 
 pub use client::{Client, ClientOptions, Identities, Remote};
 pub use identity::{PeerGateway, gateway_of, gateway_uri};
-pub use server::{Server, Surroundings, TellSink, Told};
+pub use server::{MESSAGE_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, Server, Surroundings, TellSink, Told};

@@ -15,8 +15,10 @@ use crate::identity::PeerGateway;
 use crate::proto;
 use crate::proto::link_server::LinkServer;
 
-/// Longest message of a gateway, bytes: what its data plane runs, entry by entry.
-const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// Longest message, bytes: what a data plane runs, entry by entry.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// Longest message of a gateway beside that and what came of a round, bytes: as many entries as there may be, each well below a KiB.
+pub const SHORT_MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Of the number that a gateway draws for a connection.
 pub(crate) const CONNECTION_BYTES: usize = 16;
 /// The trailer that says why.
@@ -138,11 +140,11 @@ impl Server {
         }
     }
 
-    /// As a service of gRPC. Each request must have a [`PeerGateway`] among its extensions.
+    /// As a service of gRPC that takes messages of so many bytes at most. Each request must have a [`PeerGateway`] among its extensions.
     #[must_use]
-    pub fn into_service(self) -> LinkServer<Self> {
+    pub fn into_service(self, message_bytes_max: usize) -> LinkServer<Self> {
         LinkServer::new(self)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_decoding_message_size(message_bytes_max)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
@@ -488,7 +490,12 @@ impl proto::link_server::Link for Server {
         request: Request<proto::AppraiseRequest>,
     ) -> Result<Response<proto::AppraiseReply>, Status> {
         self.answer(request, async |link, request| {
-            let (round, age_ns) = convert::outcome_from_wire(&request)?;
+            let (mut round, age_ns) = convert::outcome_from_wire(&request)?;
+            // Whoever has a gateway's key decides about no other gateway's devices.
+            let devices: Vec<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
+            let known = link.known(&devices).await;
+            let known = known.map_err(|error| self.denied(error))?;
+            round.verdicts.retain(|verdict| known.contains(&verdict.device));
             let now_s = self.inner.surroundings.times().now_s;
             let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
             let gateway = link.gateway();

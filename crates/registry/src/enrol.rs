@@ -112,6 +112,22 @@ impl From<DeviceRecord> for NewDevice {
     }
 }
 
+/// Devices that are ready to be stored; made by [`Registry::seal_chunk`] of the same registry.
+#[derive(Debug)]
+pub struct SealedDevices {
+    devices: Vec<NewDevice>,
+    /// Of each, as of a device that is not enrolled yet.
+    sealed: Vec<Vec<u8>>,
+}
+
+impl SealedDevices {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.devices.len()
+    }
+}
+
 impl Registry {
     /// Enrols one device.
     ///
@@ -128,15 +144,56 @@ impl Registry {
     /// As [`Registry::enrol`], also for a device that occurs twice.
     pub async fn enrol_chunk(&self, records: Vec<DeviceRecord>, on_conflict: OnConflict) -> Result<()> {
         let devices: Vec<NewDevice> = records.into_iter().map(NewDevice::from).collect();
-        self.store_chunk(&devices, on_conflict).await
+        self.import_chunk(self.seal_chunk(devices)?, on_conflict).await
     }
 
-    /// As [`Registry::enrol_chunk`], with what the devices have been through elsewhere.
+    /// Seals what the devices are to prove themselves by, for [`Registry::import_chunk`]: half of the work, and nobody waits for it.
     ///
     /// # Errors
-    /// As [`Registry::enrol_chunk`].
-    pub async fn import_chunk(&self, devices: &[NewDevice], on_conflict: OnConflict) -> Result<()> {
-        self.store_chunk(devices, on_conflict).await
+    /// A record that must not be stored, a device that occurs twice, or no random bytes.
+    pub fn seal_chunk(&self, devices: Vec<NewDevice>) -> Result<SealedDevices> {
+        let mut seen = HashSet::with_capacity(devices.len());
+        for device in &devices {
+            device.validate()?;
+            let device = device.record.device;
+            if !seen.insert(device) {
+                return Err(RegistryError::RepeatedDevice { device });
+            }
+        }
+        let seal = |device: &NewDevice| self.seal(device, &described(device, None, 0)?);
+        let sealed = devices.iter().map(seal).collect::<Result<_>>()?;
+        Ok(SealedDevices { devices, sealed })
+    }
+
+    /// Enrols these devices in one transaction, all or none, with what they have been through elsewhere.
+    ///
+    /// # Errors
+    /// A device that is enrolled already, or a failure of the database. Nothing is stored then.
+    pub async fn import_chunk(&self, chunk: SealedDevices, on_conflict: OnConflict) -> Result<()> {
+        let SealedDevices { devices, sealed } = chunk;
+        let mut sealed = sealed.into_iter();
+        let mut transaction = self.write().await?;
+        let existing = self.replaceable(&mut transaction, &devices, on_conflict).await?;
+        remove(&mut transaction, existing.keys().copied().collect()).await?;
+        let mut revision = feed::advance(&mut transaction, devices.len()).await?;
+        for batch in devices.chunks(DEVICES_PER_INSERT) {
+            let mut records = Vec::with_capacity(batch.len());
+            for (device, sealed) in batch.iter().zip(sealed.by_ref()) {
+                revision = revision.saturating_add(1);
+                let old = existing.get(&device.record.device);
+                let info = described(device, old, revision)?;
+                let sealed = match old {
+                    None => sealed,
+                    // It is bound to its epoch, which is another one.
+                    Some(_) => self.seal(device, &info)?,
+                };
+                let mac = self.record_mac().code(&info);
+                records.push(Prepared { info, mac, sealed });
+            }
+            insert(&mut transaction, &records).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
     }
 
     /// Enrols many devices, a transaction per chunk, and returns how many were stored.
@@ -176,7 +233,10 @@ impl Registry {
             }
             let end = done.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
             let stored = match chunk.into_iter().collect::<Result<Vec<NewDevice>>>() {
-                Ok(chunk) => self.store_chunk(&chunk, options.on_conflict).await,
+                Ok(chunk) => match self.seal_chunk(chunk) {
+                    Ok(sealed) => self.import_chunk(sealed, options.on_conflict).await,
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
             stored.map_err(|source| RegistryError::Chunk {
@@ -188,47 +248,6 @@ impl Registry {
             done = end;
             progress(Progress { done, total });
         }
-    }
-
-    async fn store_chunk(&self, devices: &[NewDevice], on_conflict: OnConflict) -> Result<()> {
-        let mut seen = HashSet::with_capacity(devices.len());
-        for device in devices {
-            device.validate()?;
-            let record = &device.record;
-            if !seen.insert(record.device) {
-                return Err(RegistryError::RepeatedDevice {
-                    device: record.device,
-                });
-            }
-        }
-        // Nobody else writes while the transaction lasts: what can be done before it is.
-        let mut sealed = devices
-            .iter()
-            .map(|device| self.seal(device, &described(device, None, 0)?))
-            .collect::<Result<Vec<_>>>()?
-            .into_iter();
-        let mut transaction = self.write().await?;
-        let existing = self.replaceable(&mut transaction, devices, on_conflict).await?;
-        remove(&mut transaction, existing.keys().copied().collect()).await?;
-        let mut revision = feed::advance(&mut transaction, devices.len()).await?;
-        for batch in devices.chunks(DEVICES_PER_INSERT) {
-            let mut records = Vec::with_capacity(batch.len());
-            for (device, sealed) in batch.iter().zip(sealed.by_ref()) {
-                revision = revision.saturating_add(1);
-                let old = existing.get(&device.record.device);
-                let info = described(device, old, revision)?;
-                let sealed = match old {
-                    None => sealed,
-                    // It is bound to its epoch, which is another one.
-                    Some(_) => self.seal(device, &info)?,
-                };
-                let mac = self.record_mac().code(&info);
-                records.push(Prepared { info, mac, sealed });
-            }
-            insert(&mut transaction, &records).await?;
-        }
-        transaction.commit().await?;
-        Ok(())
     }
 
     /// Those of the devices that are enrolled and may be replaced; an error for the first that may not.

@@ -93,7 +93,7 @@ pub use attest::{
 pub use copy::Copied;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};
-pub use enrol::{BulkOptions, NewDevice, OnConflict, Progress};
+pub use enrol::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
 pub use error::{LineMistake, RegistryError, Result};
 pub use feed::{Change, Changes};
 pub use gateway::Fence;

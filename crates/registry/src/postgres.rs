@@ -31,6 +31,7 @@ const WRITERS: u32 = 2;
 pub(crate) struct Opened {
     pub(crate) writer: Pool,
     pub(crate) reader: Pool,
+    pub(crate) reader_apart: Pool,
     pub(crate) keys: Keys,
     pub(crate) lock: WriteLock,
 }
@@ -203,13 +204,11 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     let writing = connect
         .clone()
         .options([("statement_timeout", statement_ms.as_str())]);
+    let reader = || pool().max_connections(options.readers.max(1));
     Ok(Opened {
         writer: Pool::Postgres(pool().max_connections(WRITERS).connect_lazy_with(writing)),
-        reader: Pool::Postgres(
-            pool()
-                .max_connections(options.readers.max(1))
-                .connect_lazy_with(connect),
-        ),
+        reader: Pool::Postgres(reader().connect_lazy_with(connect.clone())),
+        reader_apart: Pool::Postgres(reader().connect_lazy_with(connect)),
         keys,
         lock: WriteLock::new(&server, registry),
     })

@@ -27,6 +27,7 @@ pub(crate) const APPLICATION_ID: u32 = 0x4C57_5247;
 pub(crate) struct Opened {
     pub(crate) writer: Pool,
     pub(crate) reader: Pool,
+    pub(crate) reader_apart: Pool,
     pub(crate) keys: Keys,
     pub(crate) guard: SchemaGuard,
 }
@@ -39,9 +40,9 @@ pub(crate) struct SchemaGuard {
     path: PathBuf,
 }
 
-/// The log is folded into the file when it has so many pages: seldom enough that a page which many devices share is folded once for
-/// many of them.
-const LOG_PAGES: &str = "4096";
+/// The log is folded into the file when it has so many pages, 256 MiB: seldom enough that a page which many devices share is folded once
+/// for many of them, also where a million ids lie in no order.
+const LOG_PAGES: &str = "16384";
 /// Pages that a connection remembers, KiB, as SQLite has it. Who writes needs those where ids go, which come in no order, of 10^6
 /// devices: what does not fit is read again for each device.
 const WRITER_CACHE_KIB: &str = "-65536";
@@ -97,15 +98,18 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
 
     let guard = SchemaGuard::new(path).await?;
     let writer = writer_options(&guard.seen);
-    let reader = SqlitePoolOptions::new()
-        .max_connections(options.readers.max(1))
-        // A connection to a file does not break by itself, and to try it costs as much as to ask.
-        .test_before_acquire(false);
+    let reader = || {
+        SqlitePoolOptions::new()
+            .max_connections(options.readers.max(1))
+            // A connection to a file does not break by itself, and to try it costs as much as to ask.
+            .test_before_acquire(false)
+    };
     let writing = connect.clone().pragma("cache_size", WRITER_CACHE_KIB);
     let reading = connect.pragma("cache_size", READER_CACHE_KIB);
     Ok(Opened {
         writer: Pool::Sqlite(writer.connect_with(writing).await.map_err(at(path))?),
-        reader: Pool::Sqlite(reader.connect_lazy_with(reading)),
+        reader: Pool::Sqlite(reader().connect_lazy_with(reading.clone())),
+        reader_apart: Pool::Sqlite(reader().connect_lazy_with(reading)),
         keys,
         guard,
     })
@@ -224,7 +228,8 @@ pub(crate) async fn in_memory(key: &MasterKey) -> Result<Opened> {
     };
     Ok(Opened {
         writer: pool.clone(),
-        reader: pool,
+        reader: pool.clone(),
+        reader_apart: pool,
         keys,
         guard: SchemaGuard::new(Path::new(":memory:")).await?,
     })

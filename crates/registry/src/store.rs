@@ -62,7 +62,7 @@ pub struct Options {
     pub page_size_bytes: u32,
     /// How long to wait for another program's lock, and for a connection to PostgreSQL.
     pub busy_timeout: Duration,
-    /// Connections for reading beside the one for writing.
+    /// Connections for reading beside the one for writing; as many again for who reads [apart](Registry::apart), once somebody does.
     pub readers: u32,
 }
 
@@ -82,6 +82,8 @@ pub struct Registry {
     inner: Arc<Inner>,
     /// Whose hands it is in.
     act: Option<Arc<Act>>,
+    /// It reads by connections of its own.
+    is_apart: bool,
 }
 
 struct Inner {
@@ -89,6 +91,8 @@ struct Inner {
     location: Option<Location>,
     writer: Pool,
     reader: Pool,
+    /// For who must not wait for who reads much.
+    reader_apart: Pool,
     keys: Keys,
     writing: Writing,
 }
@@ -131,7 +135,7 @@ impl Registry {
     }
 
     /// [`Registry::open`] of one that is to be moved to `target`: also if it gives nothing out any more because it was to be moved there
-    /// before. That move is ended by repeating it.
+    /// before, and it is not known that it came there. That move is ended by repeating it.
     ///
     /// # Errors
     /// As [`Registry::open`].
@@ -159,6 +163,7 @@ impl Registry {
                 ..inner
             }),
             act: None,
+            is_apart: false,
         };
         let mut connection = registry.reader().acquire().await?;
         registry.refuse_moved_but_to(&mut connection, target).await?;
@@ -230,6 +235,7 @@ impl Registry {
         Ok(Self {
             inner: Arc::new(opened.into()),
             act: None,
+            is_apart: false,
         })
     }
 
@@ -242,6 +248,7 @@ impl Registry {
     /// Waits for what is under way and ends all connections, for all clones. SQLite folds its write-ahead log into the file.
     pub async fn close(self) {
         self.inner.reader.close().await;
+        self.inner.reader_apart.close().await;
         self.inner.writer.close().await;
     }
 
@@ -277,8 +284,20 @@ impl Registry {
         Ok(damaged)
     }
 
+    /// The same registry, read by connections of its own: what others ask, however much, keeps it from none.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            is_apart: true,
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn reader(&self) -> &Pool {
-        &self.inner.reader
+        match self.is_apart {
+            true => &self.inner.reader_apart,
+            false => &self.inner.reader,
+        }
     }
 
     pub(crate) fn writer(&self) -> &Pool {
@@ -291,8 +310,8 @@ impl Registry {
 
     pub(crate) fn with_act(&self, act: Act) -> Self {
         Self {
-            inner: Arc::clone(&self.inner),
             act: Some(Arc::new(act)),
+            ..self.clone()
         }
     }
 
@@ -326,18 +345,19 @@ impl Registry {
         self.refuse_moved_but_to(connection, None).await
     }
 
-    /// The same, unless that is where it was moved to.
+    /// The same, unless that is where it was to be moved to, and nobody knows whether it came there.
     pub(crate) async fn refuse_moved_but_to(
         &self,
         connection: &mut Connection,
         target: Option<&Location>,
     ) -> Result<()> {
-        let (to,): (Option<String>,) = sql::query("SELECT moved_to FROM registry")
+        let (to, has_ended): (Option<String>, i64) = sql::query("SELECT moved_to, move_ended FROM registry")
             .fetch_one(connection)
             .await?;
+        let is_open = |to: &str| has_ended == 0 && target.is_some_and(|target| target.to_string() == to);
         match to {
             None => Ok(()),
-            Some(to) if target.is_some_and(|target| target.to_string() == to) => Ok(()),
+            Some(to) if is_open(&to) => Ok(()),
             Some(to) => Err(RegistryError::Moved {
                 registry: self.location().cloned().unwrap_or_else(|| PathBuf::new().into()),
                 to,
@@ -381,6 +401,7 @@ impl From<sqlite::Opened> for Inner {
             location: None,
             writer: opened.writer,
             reader: opened.reader,
+            reader_apart: opened.reader_apart,
             keys: opened.keys,
             writing: Writing::Sqlite(opened.guard),
         }
@@ -393,6 +414,7 @@ impl From<postgres::Opened> for Inner {
             location: None,
             writer: opened.writer,
             reader: opened.reader,
+            reader_apart: opened.reader_apart,
             keys: opened.keys,
             writing: Writing::Postgres(opened.lock),
         }

@@ -35,8 +35,16 @@ pub(crate) struct Principal {
     pub(crate) origin: String,
     /// When this way of coming in ends.
     pub(crate) expires_s: Option<u64>,
-    /// The cookie, of who came in by one: the browser sends it whoever made the page.
-    session: Option<Arc<Zeroizing<String>>>,
+    way: Way,
+}
+
+/// What somebody has shown to come in.
+#[derive(Clone, Debug)]
+enum Way {
+    Token(Arc<Zeroizing<String>>),
+    /// The browser sends it whoever made the page.
+    Cookie(Arc<Zeroizing<String>>),
+    Certificate,
 }
 
 impl Principal {
@@ -46,12 +54,19 @@ impl Principal {
         if self.expires_s.is_some_and(|until_s| until_s <= now_s) {
             return false;
         }
-        let gone = match &self.session {
-            Some(cookie) => matches!(registry.user_of_session(cookie, now_s).await, Ok(None)),
-            None => matches!(registry.user_of_name(&self.name, now_s).await, Ok(None)),
+        let found = match &self.way {
+            Way::Token(token) => registry.user_of_token(token, now_s).await,
+            Way::Cookie(cookie) => registry
+                .user_of_session(cookie, now_s)
+                .await
+                .map(|found| found.map(|(user, _)| user)),
+            Way::Certificate => registry
+                .user_of_name(&self.name, now_s)
+                .await
+                .map(|user| user.filter(|user| !user.has_token)),
         };
         // A registry that does not answer has taken nobody's access away.
-        !gone
+        found.map_or(true, |user| user.is_some_and(|user| user.name == self.name))
     }
 
     /// The registry in the hands of this one, who does that for this reason.
@@ -130,14 +145,14 @@ pub(crate) async fn authenticate(
     let principal = match find(&app, &peer, request.headers()).await? {
         Some(principal) => principal,
         // Guessing is slow; who is let in is not counted.
-        None if !app.limits.may_try(peer.address.ip()) => return Err(ApiError::rate_limited(60)),
+        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(60)),
         None => return Err(ApiError::unauthenticated()),
     };
     if !app.limits.may_ask(&principal.name) {
         return Err(ApiError::rate_limited(1));
     }
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if principal.session.is_some() && !is_read && !request.headers().contains_key(OWN_HEADER) {
+    if matches!(principal.way, Way::Cookie(_)) && !is_read && !request.headers().contains_key(OWN_HEADER) {
         return Err(ApiError::forbidden(
             "writes by cookie need the header X-Linewarden: 1",
         ));
@@ -164,7 +179,7 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             role: user.role,
             origin,
             expires_s: user.expires_at_s,
-            session: None,
+            way: Way::Certificate,
         }));
     };
     let mut hash = Sha256::new();
@@ -193,7 +208,10 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             role: user.role,
             origin,
             expires_s,
-            session: by_cookie.then(|| Arc::new(Zeroizing::new(secret.to_owned()))),
+            way: match by_cookie {
+                true => Way::Cookie(Arc::new(Zeroizing::new(secret.to_owned()))),
+                false => Way::Token(Arc::new(Zeroizing::new(secret.to_owned()))),
+            },
         };
         app.known.put(hash, principal.clone());
         principal

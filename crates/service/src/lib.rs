@@ -18,6 +18,7 @@ mod dashboard;
 mod error;
 mod extract;
 mod fleet;
+mod gateways;
 mod health;
 mod idempotency;
 mod limits;

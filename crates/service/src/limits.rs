@@ -5,8 +5,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::shares::{Share, Shares};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use linewarden_protocol::ids::GatewayId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::shares::{Share, Shares};
 
 /// Questions a second of one user, and how many at once.
 const USER_PER_S: u32 = 5_000;
@@ -16,13 +19,26 @@ const ATTEMPTS_PER_MINUTE: u32 = 30;
 /// Streams of events of one user at once: browsers and programs that listen.
 const STREAMS_OF_USER_MAX: usize = 100;
 
+/// Imports of one user at once, and of all: each has two chunks of devices in memory, and all write one after the other.
+const IMPORTS_OF_USER_MAX: usize = 4;
+const IMPORTS_MAX: usize = 16;
+
+/// Registrations of one gateway: each is a fence and an entry of the journal.
+const REGISTRATIONS_PER_MINUTE: u32 = 30;
+
 /// Counts them.
 #[derive(Clone)]
 pub(crate) struct Limits {
     users: Arc<DefaultKeyedRateLimiter<String>>,
     attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
+    registrations: Arc<DefaultKeyedRateLimiter<GatewayId>>,
     streams: Shares<String>,
+    imports: Shares<String>,
+    all_imports: Arc<Semaphore>,
 }
+
+/// A user's place for one import, until it is dropped.
+pub(crate) type Importing = (Share<String>, OwnedSemaphorePermit);
 
 /// A user's place for one stream, until it is dropped.
 pub(crate) type Listening = Share<String>;
@@ -41,7 +57,12 @@ impl Limits {
             attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 ATTEMPTS_PER_MINUTE,
             )))),
+            registrations: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
+                REGISTRATIONS_PER_MINUTE,
+            )))),
             streams: Shares::new(STREAMS_OF_USER_MAX),
+            imports: Shares::new(IMPORTS_OF_USER_MAX),
+            all_imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
         }
     }
 
@@ -60,12 +81,26 @@ impl Limits {
         self.streams.take(user.to_owned())
     }
 
+    /// A place for one more import of a user, if there is one.
+    pub(crate) fn import(&self, user: &str) -> Option<Importing> {
+        let share = self.imports.take(user.to_owned())?;
+        let place = Arc::clone(&self.all_imports).try_acquire_owned().ok()?;
+        Some((share, place))
+    }
+
+    /// Whether a gateway may register once more now.
+    pub(crate) fn may_register(&self, gateway: GatewayId) -> bool {
+        self.registrations.check_key(&gateway).is_ok()
+    }
+
     /// Forgets who has not asked for a while.
     pub(crate) fn shrink(&self) {
         self.users.retain_recent();
         self.users.shrink_to_fit();
         self.attempts.retain_recent();
         self.attempts.shrink_to_fit();
+        self.registrations.retain_recent();
+        self.registrations.shrink_to_fit();
     }
 
     /// From one time to forget to the next.

@@ -3,7 +3,7 @@
 mod activity;
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use linewarden_link::PeerGateway;
+use linewarden_protocol::ids::GatewayId;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -25,7 +26,7 @@ use tower::ServiceExt as _;
 
 use self::activity::Activity;
 use crate::clock::now_s;
-use crate::peer::Peer;
+use crate::peer::{Peer, owner};
 use crate::shares::Shares;
 
 /// Longest wait for a handshake and its place, longest wait for the first question, and longest head of one.
@@ -39,8 +40,12 @@ const UNREAD_PARTS_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections at once from one address, which may be that of many behind a translator.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
-/// Connections that have not shown yet who they are.
-const HANDSHAKES_MAX: usize = 256;
+/// Connections of who has shown no certificate: some stay for gateways, however many others come.
+const NAMELESS_MAX: usize = 8_000;
+/// Connections of one gateway: of its process, and of those before it that have not noticed yet.
+const CONNECTIONS_PER_GATEWAY_MAX: usize = 4;
+/// Connections that have not shown yet who they are. Few addresses do not take all places, each for as long as a handshake may take.
+const HANDSHAKES_MAX: usize = 2_048;
 /// Of these from one address: who says nothing takes no places from others.
 const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
 /// Longest handshake once it has its place; a gateway gives up sooner.
@@ -88,6 +93,8 @@ struct Listening {
     router: Router,
     handshakes: Arc<Semaphore>,
     shares_of_handshakes: Shares<IpAddr>,
+    nameless: Arc<Semaphore>,
+    shares_of_gateways: Shares<GatewayId>,
     stop: watch::Receiver<bool>,
 }
 
@@ -105,6 +112,8 @@ pub(crate) async fn serve(
         router,
         handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
         shares_of_handshakes: Shares::new(HANDSHAKES_PER_ADDRESS_MAX),
+        nameless: Arc::new(Semaphore::new(NAMELESS_MAX)),
+        shares_of_gateways: Shares::new(CONNECTIONS_PER_GATEWAY_MAX),
         stop: stop.clone(),
     };
     let mut tasks = JoinSet::new();
@@ -143,14 +152,6 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(GRACE, ended).await;
 }
 
-/// Who has an address, as far as it tells: of IPv6 everybody has all the addresses of one prefix of 64 bits.
-fn owner(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64).into(),
-        address => address,
-    }
-}
-
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening) -> Ended {
@@ -159,6 +160,8 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         router,
         handshakes,
         shares_of_handshakes,
+        nameless,
+        shares_of_gateways,
         stop,
     } = listening;
     stream.set_nodelay(true)?;
@@ -188,6 +191,18 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         .and_then(<[_]>::first)
         .map(|certificate| certificate.as_ref().to_vec());
     let peer = Peer::new(address, certificate.as_deref());
+    let _of_gateway = match peer.gateway {
+        Some(gateway) => Some(
+            shares_of_gateways
+                .take(gateway)
+                .ok_or_else(|| io::Error::other(format!("too many connections of gateway {gateway}")))?,
+        ),
+        None => None,
+    };
+    let _of_nameless = match certificate {
+        Some(_) => None,
+        None => Some(nameless.try_acquire().map_err(io::Error::other)?),
+    };
     let expires_s = peer.expires_s;
     let outdated = async move {
         let Some(expires_s) = expires_s else {
@@ -359,15 +374,6 @@ mod tests {
         let said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let answered = heard(said, Router::new(), std::future::pending()).await;
         assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
-    }
-
-    #[test]
-    fn all_addresses_of_one_prefix_have_one_owner() {
-        let owner = |text: &str| owner(text.parse().unwrap());
-        assert_eq!(owner("2001:db8::1"), owner("2001:db8::ffff:2"));
-        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
-        assert_eq!(owner("::ffff:192.0.2.1"), owner("192.0.2.1"));
-        assert_ne!(owner("192.0.2.1"), owner("192.0.2.2"));
     }
 
     /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.

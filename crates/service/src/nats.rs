@@ -5,6 +5,7 @@
 //! differ. Each message is published on the condition that nothing has come into the stream since that was read. Who finds that another
 //! controller was first reads again.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -44,6 +45,8 @@ pub struct NatsOptions {
     pub servers: Vec<String>,
     /// By TLS, whatever the addresses say.
     pub tls: Option<NatsTls>,
+    /// Also in the clear to other machines: whoever is on the way reads events, writes others, and is believed in what he answers.
+    pub in_the_clear: bool,
     /// What `nsc` or an administrator gave: a `.creds` file's text.
     pub credentials: Option<Zeroizing<String>>,
     /// The stream; made if it is not there.
@@ -72,6 +75,15 @@ pub enum NatsError {
         /// What is wrong with it.
         why: String,
     },
+    /// Another machine, without TLS.
+    #[error(
+        "{address} is on another machine, and there is no TLS: name the CA of the servers in `ca`, or write tls://, or set `in_the_clear = true` \
+         where nobody else is on the way"
+    )]
+    InTheClear {
+        /// What was given.
+        address: String,
+    },
     /// No name.
     #[error("{value:?} cannot be one: letters, digits, - and _{}", if *dots { ", in parts with dots between them" } else { "" })]
     Name {
@@ -95,7 +107,7 @@ impl NatsError {
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
-            Self::Address { .. } | Self::Client(_) => "servers",
+            Self::Address { .. } | Self::InTheClear { .. } | Self::Client(_) => "servers",
             Self::Name { field, .. } => field,
             Self::Credentials(_) => "credentials_file",
         }
@@ -108,7 +120,14 @@ impl NatsOptions {
     /// # Errors
     /// What of it is wrong.
     pub fn check(&self) -> Result<(), NatsError> {
-        self.addresses()?;
+        for address in self.addresses()? {
+            let is_private = self.tls.is_some() || address.tls_required() || is_this_machine(address.host());
+            if !is_private && !self.in_the_clear {
+                return Err(NatsError::InTheClear {
+                    address: address.into_inner().to_string(),
+                });
+            }
+        }
         let is_word = |text: &str| {
             let mut bytes = text.bytes();
             !text.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
@@ -191,6 +210,14 @@ impl NatsOptions {
             None => Ok(options),
         }
     }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// How publishing goes.
@@ -503,6 +530,7 @@ mod tests {
         NatsOptions {
             servers: vec!["nats://127.0.0.1:4222".to_owned(), "tls://n2.example".to_owned()],
             tls: None,
+            in_the_clear: false,
             credentials: None,
             stream: "LINEWARDEN".to_owned(),
             subject_prefix: "linewarden.events".to_owned(),
@@ -513,8 +541,12 @@ mod tests {
     fn what_cannot_be_used_is_said_before_anything_is_connected() {
         assert!(options().check().is_ok());
         type Change = fn(&mut NatsOptions);
-        let wrong: [(Change, &str); 6] = [
+        let wrong: [(Change, &str); 7] = [
             (|options| options.servers.clear(), "servers"),
+            (
+                |options| options.servers.push("nats://192.0.2.1:4222".to_owned()),
+                "servers",
+            ),
             (
                 |options| options.servers.push("nats://a:b:c".to_owned()),
                 "servers",

@@ -1,6 +1,6 @@
 //! Who is at the other end of a connection, as far as the handshake tells.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use linewarden_link::gateway_of;
 use linewarden_protocol::ids::GatewayId;
@@ -30,6 +30,19 @@ impl Peer {
             user: certificate.and_then(user_of),
             expires_s: certificate.map(expiry_of),
         }
+    }
+
+    /// Who has its address.
+    pub(crate) fn owner(&self) -> IpAddr {
+        owner(self.address.ip())
+    }
+}
+
+/// Who has an address, as far as it tells: of IPv6 everybody has all the addresses of one prefix of 64 bits.
+pub(crate) fn owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64).into(),
+        address => address,
     }
 }
 
@@ -65,4 +78,18 @@ pub fn user_of(certificate: &[u8]) -> Option<String> {
     });
     let user = users.next().filter(|user| !user.is_empty())?;
     users.next().is_none().then(|| user.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_of_one_prefix_have_one_owner() {
+        let owner = |text: &str| owner(text.parse().unwrap());
+        assert_eq!(owner("2001:db8::1"), owner("2001:db8::ffff:2"));
+        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
+        assert_eq!(owner("::ffff:192.0.2.1"), owner("192.0.2.1"));
+        assert_ne!(owner("192.0.2.1"), owner("192.0.2.2"));
+    }
 }

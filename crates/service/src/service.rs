@@ -5,13 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
-use axum::middleware::{self, Next};
-use axum::response::Response;
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
-use linewarden_link::{PeerGateway, Server};
 use linewarden_registry::Registry;
 use linewarden_tls::{ServerTls, TlsError};
 use tokio::net::TcpListener;
@@ -19,16 +14,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api;
-use crate::clock::Machine;
-use crate::fleet::{Fleet, Sink};
+use crate::fleet::Fleet;
+use crate::gateways;
 use crate::limits::Limits;
 use crate::listener::{self, Tls};
 use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
 use crate::stream::Stream;
 
-/// Where gateways ask: the service's name, and what of it.
-const GATEWAYS: &str = "/linewarden.link.v1.Link/{question}";
 /// From one look at everything to the next.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// What a client may speak: gRPC wants the second version.
@@ -121,15 +114,7 @@ impl Service {
             counted: Arc::default(),
             ready: Arc::default(),
         };
-        let gateways = Server::new(
-            app.controller.clone(),
-            Machine::new(),
-            Sink(Arc::clone(&app.fleet)),
-        );
-        let gateways = Router::new()
-            .route_service(GATEWAYS, gateways.into_service())
-            .layer(middleware::from_fn(gateways_only));
-        let router = api::router(&app).merge(gateways);
+        let router = api::router(&app).merge(gateways::router(&app));
         let (stop, stopped) = watch::channel(false);
         let address = address(&listen, options.listen);
         let mut tasks_at_work = vec![tokio::spawn(listener::serve(
@@ -227,16 +212,5 @@ async fn watch_all(app: App) {
             app.limits.shrink();
             shrunk = tokio::time::Instant::now();
         }
-    }
-}
-
-/// Turns away who has no gateway's certificate before anything that it sends is read: messages of gateways are long.
-async fn gateways_only(request: Request, next: Next) -> Response {
-    match request.extensions().get::<PeerGateway>() {
-        Some(_) => next.run(request).await,
-        None => tonic::Status::unauthenticated(
-            "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
-        )
-        .into_http(),
     }
 }

@@ -196,6 +196,25 @@ impl Registry {
         Ok(found)
     }
 
+    /// Of these devices, those that a gateway may say something of: they have proved themselves there, or were appraised there last.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn known_at(&self, gateway: GatewayId, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
+        let mut found = HashSet::new();
+        for batch in devices.chunks(IDS_PER_QUERY) {
+            for table in ["lease", "appraisal"] {
+                let mut query = Builder::new("SELECT device_id FROM ");
+                query.push(table).push(" WHERE gateway_id = ");
+                query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
+                query.push_ids(batch.iter().copied());
+                let rows: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
+                found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
+            }
+        }
+        Ok(found)
+    }
+
     /// The next `limit` appraisals after that of a device, by ascending id. Begin with `None` and go on with
     /// [`AppraisalPage::next`] until that is `None`.
     ///

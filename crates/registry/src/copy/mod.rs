@@ -112,7 +112,19 @@ impl Registry {
                 target,
                 source: Box::new(source),
             })?;
+        // Where that is lost, a move repeated while the other one is away would put the state of before in its place.
+        if let Err(error) = self.end_move().await {
+            log::warn!("{self:?} was moved, and could not note that: do not move it again: {error}");
+        }
         Ok(copied)
+    }
+
+    async fn end_move(&self) -> Result<()> {
+        let mut transaction = self.write_whatever().await?;
+        sql::query("UPDATE registry SET move_ended = 1")
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction.commit().await?)
     }
 }
 
@@ -255,8 +267,9 @@ mod tests {
     #[tokio::test]
     async fn nothing_that_a_registry_holds_is_left_behind() {
         // How gateways stood last is told anew within seconds.
-        const LEFT: [&str; 5] = [
+        const LEFT: [&str; 6] = [
             "registry.moved_to",
+            "registry.move_ended",
             "gateway_state.gateway_id",
             "gateway_state.at_ms",
             "gateway_state.controller",

@@ -3,6 +3,9 @@
 //! Numbers follow each other without gaps, and each entry's code covers the code of the one before: an entry that was changed or taken
 //! out in the middle is noticed. That the newest were taken off is not.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
 use super::users::Role;
@@ -319,43 +322,15 @@ impl Registry {
         limit: u32,
     ) -> Result<JournalPage> {
         let limit = limit.max(1);
-        let mut query = Builder::new(concat!(
-            "SELECT ",
-            journal_columns!(),
-            " FROM journal WHERE journal.number < "
-        ));
-        query.push_bind(
-            before
-                .and_then(|number| i64::try_from(number).ok())
-                .unwrap_or(i64::MAX),
-        );
-        if !filter.kinds.is_empty() {
-            query.push(" AND journal.kind IN ");
-            query.push_list(filter.kinds.iter().map(String::as_str));
+        let mut snapshot = self.reader().snapshot().await?;
+        let mut rows = Vec::new();
+        for part in parts(filter) {
+            let query = question(filter, &part, before, limit);
+            let found: Vec<JournalRow> = query.build().fetch_all(&mut *snapshot).await?;
+            rows.extend(found);
         }
-        if let Some(device) = filter.device {
-            query
-                .push(" AND journal.device_id = ")
-                .push_bind(id_to_column(device));
-        }
-        if let Some(gateway) = filter.gateway {
-            query
-                .push(" AND journal.gateway_id = ")
-                .push_bind(i64::from(gateway.0));
-        }
-        if let Some(who) = &filter.who {
-            query.push(" AND journal.who = ").push_bind(who);
-        }
-        if filter.acts_only {
-            query.push(" AND journal.who IS NOT NULL");
-        }
-        if filter.without_refused {
-            query.push(" AND journal.refused = 0");
-        }
-        query
-            .push(" ORDER BY journal.number DESC LIMIT ")
-            .push_bind(i64::from(limit));
-        let rows: Vec<JournalRow> = query.build().fetch_all(self.reader()).await?;
+        rows.sort_unstable_by_key(|row| Reverse(row.0.0));
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         let entries: Vec<Entry> = rows
             .into_iter()
             .map(|row| entry(self.record_mac(), row))
@@ -366,6 +341,75 @@ impl Registry {
             entries,
         })
     }
+}
+
+/// What of a filter's kinds one statement asks for.
+enum Kinds<'a> {
+    Any,
+    /// Read by the index over kinds.
+    One(&'a str),
+    /// Looked at in each entry that another index finds.
+    These(&'a [String]),
+}
+
+/// The statements whose answers together are what a filter wants. Of a few kinds among very many entries each is read from its own end:
+/// both databases would look through all entries, or sort all of the kinds.
+fn parts(filter: &JournalFilter) -> Vec<Kinds<'_>> {
+    let is_of_few = filter.device.is_some() || filter.gateway.is_some() || filter.who.is_some();
+    match (&*filter.kinds, is_of_few) {
+        ([], _) => vec![Kinds::Any],
+        (kinds, true) => vec![Kinds::These(kinds)],
+        (kinds, false) => {
+            let kinds: BTreeSet<&str> = kinds.iter().map(String::as_str).collect();
+            kinds.into_iter().map(Kinds::One).collect()
+        }
+    }
+}
+
+fn question(filter: &JournalFilter, kinds: &Kinds<'_>, before: Option<u64>, limit: u32) -> Builder {
+    let mut query = Builder::new(concat!(
+        "SELECT ",
+        journal_columns!(),
+        " FROM journal WHERE journal.number < "
+    ));
+    query.push_bind(
+        before
+            .and_then(|number| i64::try_from(number).ok())
+            .unwrap_or(i64::MAX),
+    );
+    match kinds {
+        Kinds::Any => {}
+        Kinds::One(kind) => {
+            query.push(" AND journal.kind = ").push_bind(*kind);
+        }
+        Kinds::These(kinds) => {
+            query.push(" AND journal.kind || '' IN ");
+            query.push_list(kinds.iter().map(String::as_str));
+        }
+    }
+    if let Some(device) = filter.device {
+        query
+            .push(" AND journal.device_id = ")
+            .push_bind(id_to_column(device));
+    }
+    if let Some(gateway) = filter.gateway {
+        query
+            .push(" AND journal.gateway_id = ")
+            .push_bind(i64::from(gateway.0));
+    }
+    if let Some(who) = &filter.who {
+        query.push(" AND journal.who = ").push_bind(who);
+    }
+    if filter.acts_only {
+        query.push(" AND journal.who IS NOT NULL");
+    }
+    if filter.without_refused {
+        query.push(" AND journal.refused = 0");
+    }
+    query
+        .push(" ORDER BY journal.number DESC LIMIT ")
+        .push_bind(i64::from(limit));
+    query
 }
 
 fn check_note(note: &Note) -> Result<()> {

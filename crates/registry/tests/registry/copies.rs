@@ -153,6 +153,24 @@ async fn an_interrupted_move_is_ended_by_the_next() {
     }
 }
 
+/// What was moved and has gone on there is not moved once more from what is left here, also where it is away for now.
+#[tokio::test]
+async fn a_move_that_has_ended_is_not_repeated() {
+    let (_directory, place) = of_everything().await;
+    let registry = open(&place).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fleet.registry");
+    let target = Location::from(file.clone());
+    registry.move_to(&target, |_| ()).await.unwrap();
+    std::fs::rename(&file, directory.path().join("away")).unwrap();
+
+    let refused = registry.move_to(&target, |_| ()).await;
+    assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+    let refused = Registry::open_to_move(&place, &master_key(), &target).await;
+    assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+    assert!(!file.exists());
+}
+
 /// Where the copy cannot be put in place, the registry is retired already: two that give out the same rows are worse than none.
 #[tokio::test]
 async fn a_move_whose_last_step_fails_says_so_and_is_repeated() {

@@ -473,7 +473,10 @@ pub(crate) async fn enrol(
         &principal,
         reason,
         note("enrolled", Some(id), ""),
-        async |registry| Ok(registry.import_chunk(&[stored], OnConflict::Refuse).await?),
+        async |registry| {
+            let sealed = registry.seal_chunk(vec![stored])?;
+            Ok(registry.import_chunk(sealed, OnConflict::Refuse).await?)
+        },
     )
     .await?;
     Ok((StatusCode::CREATED, Json(app.registry.get(id).await?.into())))

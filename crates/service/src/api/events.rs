@@ -23,10 +23,14 @@ use crate::limits::Listening;
 use crate::state::App;
 use crate::stream::{Event, Happening, PAGE_ENTRIES, event_of, is_told};
 
+/// Kinds that one question names: each is looked for by itself.
+const KINDS_MAX: usize = 32;
 /// Events that wait for one slow listener.
 const QUEUE: usize = 256;
 /// From one sign of life to the next.
 const ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How long somebody may leave unread what waits: whether they may still listen is not looked at meanwhile.
+const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Which events.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -38,9 +42,20 @@ pub(crate) struct Kinds {
     last_event_id: Option<u64>,
 }
 
-fn list_of(kinds: Option<&str>) -> Vec<String> {
+fn list_of(kinds: Option<&str>) -> Result<Vec<String>> {
     let kinds = kinds.into_iter().flat_map(|kinds| kinds.split(','));
-    kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect()
+    let kinds: Vec<String> = kinds
+        .filter(|kind| !kind.is_empty())
+        .take(KINDS_MAX + 1)
+        .map(str::to_owned)
+        .collect();
+    match kinds.len() > KINDS_MAX {
+        true => Err(ApiError::invalid(
+            "kinds",
+            &format!("at most {KINDS_MAX} of them"),
+        )),
+        false => Ok(kinds),
+    }
 }
 
 /// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
@@ -62,7 +77,7 @@ pub(crate) async fn stream(
     let listener = Listener {
         app,
         principal,
-        kinds: list_of(kinds.kinds.as_deref()),
+        kinds: list_of(kinds.kinds.as_deref())?,
         out,
         _place: place,
     };
@@ -119,10 +134,14 @@ impl Listener {
         }
     }
 
-    /// False when the listener is gone.
+    /// False when the listener is gone, or reads nothing.
     async fn send(&self, event: &Event) -> bool {
         let is_wanted = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
-        !is_wanted || self.out.send(Ok(line(event))).await.is_ok()
+        if !is_wanted {
+            return true;
+        }
+        let sent = tokio::time::timeout(UNREAD_MAX, self.out.send(Ok(line(event)))).await;
+        matches!(sent, Ok(Ok(())))
     }
 
     /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
@@ -190,7 +209,7 @@ pub(crate) async fn history(
         after: which.after,
     };
     let filter = JournalFilter {
-        kinds: list_of(which.kinds.as_deref()),
+        kinds: list_of(which.kinds.as_deref())?,
         device: which
             .device
             .as_deref()

@@ -1,9 +1,11 @@
 //! Devices in numbers: one a line, stored as they come.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use linewarden_registry::{JournalFilter, NewDevice as StoredDevice, OnConflict};
+use linewarden_registry::{JournalFilter, NewDevice as StoredDevice, OnConflict, Registry, SealedDevices};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -21,10 +23,14 @@ use crate::state::App;
 /// Longest line, bytes: a device of as many rows as there may be.
 const LINE_BYTES_MAX: usize = 16 << 20;
 /// Devices stored in one transaction: their ids come in no order, and the more of them share a page of the database, the less is written.
-/// Nobody else writes meanwhile, a tenth of a second or so ..
-const CHUNK_DEVICES: usize = 4_000;
+/// Nobody else writes meanwhile, a third of a second or so ..
+const CHUNK_DEVICES: usize = 10_000;
 /// .. or fewer, where they are of so many bytes.
 const CHUNK_BYTES: usize = 8 << 20;
+/// Longest wait for more of a body.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// When who found too many imports under way comes again.
+const RETRY_S: u32 = 5;
 /// Entries of somebody's that are looked through for an import that is sent once more.
 const MARKS_LOOKED_AT: u32 = 1_000;
 
@@ -54,6 +60,10 @@ pub(crate) async fn import(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Imported>> {
+    let _place = app
+        .limits
+        .import(&principal.name)
+        .ok_or_else(|| ApiError::rate_limited(RETRY_S))?;
     let on_conflict = match how.on_conflict.as_deref() {
         None | Some("refuse") => OnConflict::Refuse,
         Some("replace") => OnConflict::Replace,
@@ -68,17 +78,17 @@ pub(crate) async fn import(
         Some(key) => Mark::find(&app, &principal.name, key).await?,
         None => None,
     };
-    let mut chunks = Chunks::read(body);
+    let mut chunks = Chunks::read(body, app.registry.clone());
     let mut stored = 0;
     loop {
         let chunk = chunks.next().await.map_err(|error| error.having_stored(stored))?;
-        if chunk.devices.is_empty() {
+        let count = chunk.devices.count() as u64;
+        if count == 0 {
             return match before.is_some_and(|before| before.stored > stored) {
                 true => Err(another()),
                 false => Ok(Json(Imported { stored })),
             };
         }
-        let count = chunk.devices.len() as u64;
         let mark = Mark {
             stored: stored + count,
             digest: chunk.digest,
@@ -93,7 +103,7 @@ pub(crate) async fn import(
         }
         let what = note("enrolled", None, mark.detail(count, key.as_deref()));
         act(&app, &principal, &reason, what, async |registry| {
-            Ok(registry.import_chunk(&chunk.devices, on_conflict).await?)
+            Ok(registry.import_chunk(chunk.devices, on_conflict).await?)
         })
         .await
         .map_err(|error| error.having_stored(stored))?;
@@ -166,14 +176,22 @@ impl Mark {
     }
 }
 
+fn broken() -> ApiError {
+    ApiError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "see the controller's log",
+    )
+}
+
 /// Devices that are stored at once.
 struct Chunk {
-    devices: Vec<StoredDevice>,
+    devices: SealedDevices,
     /// Of all devices of the body, up to the last one of these.
     digest: String,
 }
 
-/// Devices of a body: the next ones are read while those before them are stored. No more than one chunk waits.
+/// Devices of a body: the next ones are read and sealed while those before them are stored. No more than one chunk waits.
 struct Chunks {
     inbox: Receiver<Result<Chunk>>,
     /// Ended when nobody wants any more.
@@ -181,14 +199,14 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn read(body: Body) -> Self {
+    fn read(body: Body, registry: Registry) -> Self {
         let (outbox, inbox) = channel(1);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            let mut lines = Lines::new(body);
+            let mut lines = Lines::new(body, registry);
             loop {
                 let chunk = lines.chunk().await;
-                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.devices.is_empty());
+                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.devices.count() == 0);
                 if outbox.send(chunk).await.is_err() || is_last {
                     return;
                 }
@@ -203,19 +221,13 @@ impl Chunks {
     /// The next devices; none at the end.
     async fn next(&mut self) -> Result<Chunk> {
         // It does not end without having said so, unless it panics.
-        let broken = || {
-            ApiError::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "see the controller's log",
-            )
-        };
         self.inbox.recv().await.ok_or_else(broken)?
     }
 }
 
 /// A body, line by line; no more of it is in memory than a chunk needs.
 struct Lines {
+    registry: Registry,
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
     /// Where in it the next line begins, and up to where there is no end of it.
@@ -229,8 +241,9 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(body: Body) -> Self {
+    fn new(body: Body, registry: Registry) -> Self {
         Self {
+            registry,
             body: body.into_data_stream(),
             buffer: Vec::new(),
             at: 0,
@@ -257,8 +270,11 @@ impl Lines {
             self.hash.update(&line);
             devices.push(self.device(&line)?);
         }
+        // Long enough to keep others waiting.
+        let registry = self.registry.clone();
+        let sealed = tokio::task::spawn_blocking(move || registry.seal_chunk(devices));
         Ok(Chunk {
-            devices,
+            devices: sealed.await.map_err(|_| broken())??,
             digest: self.digest(),
         })
     }
@@ -310,7 +326,9 @@ impl Lines {
                 self.number += 1;
                 return Ok((!line.is_empty()).then_some(line));
             }
-            match self.body.next().await {
+            let more = tokio::time::timeout(SILENCE_MAX, self.body.next()).await;
+            let silent = |_| ApiError::invalid("line", "the body broke off: nothing came for a minute");
+            match more.map_err(silent)? {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Some(Err(error)) => {
                     return Err(ApiError::invalid("line", format!("the body broke off: {error}")));

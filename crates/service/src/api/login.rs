@@ -62,7 +62,7 @@ pub(crate) async fn login(
         .await?;
     let (user, until_s) = match begun {
         Some(begun) => begun,
-        None if !app.limits.may_try(peer.address.ip()) => return Err(ApiError::rate_limited(60)),
+        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(60)),
         None => {
             return Err(ApiError::new(
                 StatusCode::UNAUTHORIZED,

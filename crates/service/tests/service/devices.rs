@@ -90,14 +90,14 @@ fn what_is_wrong_with_a_line_is_told_by_its_number_and_keeps_what_was_stored_bef
         assert!(!message.contains("7777"), "no key is repeated");
     }
     // Some thousands at a time: what came before the bad one is there.
-    let mut lines: String = (1..=4_500)
+    let mut lines: String = (1..=10_500)
         .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
         .collect();
     lines.push_str("nonsense\n");
     let said = import(&otto, lines, "");
-    assert_eq!(said.body["error"]["stored"], 4_000, "{}", said.text);
-    assert_eq!(otto.get("/api/v1/devices/fa0").status, 200);
-    assert_eq!(otto.get("/api/v1/devices/fa1").status, 404);
+    assert_eq!(said.body["error"]["stored"], 10_000, "{}", said.text);
+    assert_eq!(otto.get("/api/v1/devices/2710").status, 200);
+    assert_eq!(otto.get("/api/v1/devices/2711").status, 404);
 }
 
 #[test]

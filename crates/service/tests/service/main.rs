@@ -15,6 +15,7 @@ mod devices;
 mod events;
 #[path = "../dashboard/fleet.rs"]
 mod fleet;
+mod floods;
 mod gateways;
 mod nats;
 mod office;

@@ -162,22 +162,22 @@ fn an_import_may_be_sent_again() {
         olga.send(request.header("Idempotency-Key", key).body(body))
     };
     // A body that breaks off behind what is stored at once.
-    let broken = format!("{}{{", lines(4_500));
+    let broken = format!("{}{{", lines(10_500));
     let refused = import(broken, "k1");
-    assert_eq!(refused.body["error"]["stored"], 4_000, "{}", refused.text);
+    assert_eq!(refused.body["error"]["stored"], 10_000, "{}", refused.text);
     let count = || {
-        olga.get("/api/v1/devices?limit=1000&after=f9f").ok()["items"]
+        olga.get("/api/v1/devices?limit=1000&after=270f").ok()["items"]
             .as_array()
             .unwrap()
             .len()
     };
-    assert_eq!(count(), 1, "4000 of them, from the last one on");
-    assert_eq!(import(lines(4_500), "k1").ok()["stored"], 4_500);
+    assert_eq!(count(), 1, "10,000 of them, from the last one on");
+    assert_eq!(import(lines(10_500), "k1").ok()["stored"], 10_500);
     assert_eq!(count(), 501);
-    assert_eq!(import(lines(4_500), "k1").ok()["stored"], 4_500);
-    import(lines(4_500), "k2").refused(409, "conflict");
-    import(lines(4_400), "k1").refused(409, "conflict");
-    import(lines(4_500).replacen('{', "{ ", 1), "k1").refused(409, "conflict");
+    assert_eq!(import(lines(10_500), "k1").ok()["stored"], 10_500);
+    import(lines(10_500), "k2").refused(409, "conflict");
+    import(lines(10_400), "k1").refused(409, "conflict");
+    import(lines(10_500).replacen('{', "{ ", 1), "k1").refused(409, "conflict");
     import(lines(1), "k 1").refused(422, "invalid");
     let audit = office.caller("ada", Role::Admin).get("/api/v1/audit").ok();
     assert_eq!(
