@@ -59,8 +59,8 @@ fmt: setup ## format the Rust sources
 
 generate: setup ## rewrite what is generated: C and P4 headers, the lists of verdicts, the messages of gRPC services
 	cargo run -q -p linewarden-protocol --features alloc --example generate
-	cargo run -q -p linewarden-p4runtime --example generate_messages
-	cargo run -q -p linewarden-link --example generate_messages
+	cargo run -q -p linewarden-p4runtime --example generate_p4runtime_messages
+	cargo run -q -p linewarden-link --example generate_link_messages
 	scripts/verdict-table > docs/verdicts.md
 	scripts/verdict-table --javascript > crates/service/dashboard/assets/core/verdicts.js
 

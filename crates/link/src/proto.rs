@@ -1,6 +1,6 @@
 //! The messages of the link, generated from `proto/`, where they are explained.
 //!
-//! `cargo run -p linewarden-link --example generate_messages` writes them anew; the test `generated` compares.
+//! `cargo run -p linewarden-link --example generate_link_messages` writes them anew; the test `generated` compares.
 #![allow(
     missing_docs,
     clippy::all,

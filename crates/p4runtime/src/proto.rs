@@ -1,6 +1,6 @@
 //! The messages of P4Runtime and of evidence, generated from `proto/`, where they are explained.
 //!
-//! `cargo run -p linewarden-p4runtime --example generate_messages` writes them anew; the test `generated` compares.
+//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` writes them anew; the test `generated` compares.
 #![allow(
     missing_docs,
     clippy::all,

@@ -1,6 +1,6 @@
 //! What lies in `src/proto` is what `proto` gives.
 
-#[path = "../examples/generate_messages.rs"]
+#[path = "../examples/generate_p4runtime_messages.rs"]
 mod generate;
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ fn the_committed_messages_are_those_of_the_vendored_protocol_buffers() {
         let committed = std::fs::read(generate::target_dir().join(name)).unwrap_or_default();
         assert!(
             committed == *content,
-            "{name} differs: run cargo run -p linewarden-p4runtime --example generate_messages, and commit"
+            "{name} differs: run cargo run -p linewarden-p4runtime --example generate_p4runtime_messages, and commit"
         );
     }
     let there: BTreeSet<String> = std::fs::read_dir(generate::target_dir())

@@ -2,7 +2,8 @@
 //! while they do nothing.
 //!
 //! What counts is authentications per second of the data plane's own CPU time, as in [`crate::bench::rate`]: the generator's share does
-//! not. Two CPUs of one machine share more than a controller can help: what a program costs that only counts is measured beside it.
+//! not. Two CPUs of one machine share more than a controller can help: what a program costs that only counts, and one that only copies
+//! memory, is measured beside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,6 +23,8 @@ const BAR: f64 = 0.95;
 const RATIO: &str = "auth_rate.busy_over_idle";
 /// The CPU of the controller, of PostgreSQL's and of who asks; [`rate`] has the first.
 const OTHER_CPU: usize = 1;
+/// What is copied over and over: more than a core has caches of its own.
+const COPIED_BYTES: usize = 8 << 20;
 
 /// All rows of this part.
 pub(super) fn rows(
@@ -42,7 +45,8 @@ pub(super) fn rows(
     }
     pin_process(office.controller.id())?;
     let length = Duration::from_millis(size.slice_ms);
-    let (mut busy, mut spinning, mut wall, mut questions) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut busy, mut spinning, mut copying) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut wall, mut questions) = (Vec::new(), 0);
     for slice in 0..size.slices {
         progress(
             "data plane, idle and busy",
@@ -51,11 +55,17 @@ pub(super) fn rows(
         // Idle before and after, so that what drifts slowly falls on both.
         let before = rate::xdp_for(length)?;
         let (while_busy, asked) = loaded(office, fleet, slice, || rate::xdp_for(length))?;
-        let while_spinning = beside_a_spinner(|| rate::xdp_for(length))?;
+        let mut count = 0_u64;
+        let spin = || count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
+        let while_spinning = beside(spin, || rate::xdp_for(length))?;
+        let (from, mut to) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
+        let copy = || std::hint::black_box(&mut to).copy_from_slice(&from);
+        let while_copying = beside(copy, || rate::xdp_for(length))?;
         let after = rate::xdp_for(length)?;
         let idle = |of: fn(Saturated) -> f64| f64::midpoint(of(before), of(after));
         busy.push(while_busy.per_verifier_second() / idle(Saturated::per_verifier_second));
         spinning.push(while_spinning.per_verifier_second() / idle(Saturated::per_verifier_second));
+        copying.push(while_copying.per_verifier_second() / idle(Saturated::per_verifier_second));
         wall.push(while_busy.per_second() / idle(Saturated::per_second));
         questions += asked;
     }
@@ -73,6 +83,12 @@ pub(super) fn rows(
         Row::higher(
             "auth_rate.spinning_over_idle",
             quantile(&mut spinning, 0.5),
+            "ratio",
+            None,
+        ),
+        Row::higher(
+            "auth_rate.copying_over_idle",
+            quantile(&mut copying, 0.5),
             "ratio",
             None,
         ),
@@ -120,21 +136,24 @@ async fn change(office: &Office, fleet: &Fleet, stop: &AtomicBool) -> Result<(),
     Ok(())
 }
 
-/// Runs something on the first CPU while a thread counts on the other.
-fn beside_a_spinner<T>(what: impl FnOnce() -> Result<T, BenchError>) -> Result<T, BenchError> {
+/// Runs something on the first CPU while a thread does the same thing over and over on the other.
+fn beside<T>(
+    mut step: impl FnMut() + Send,
+    what: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let spinning = scope.spawn(|| {
+        let stop = &stop;
+        let stepping = scope.spawn(move || {
             pin_task(0, OTHER_CPU).map_err(io("pinning a thread"))?;
-            let mut count = 0_u64;
             while !stop.load(Relaxed) {
-                count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
+                step();
             }
             Ok::<_, BenchError>(())
         });
         let done = what();
         stop.store(true, Relaxed);
-        spinning
+        stepping
             .join()
             .map_err(|_| contradiction("a thread panicked"))??;
         done
