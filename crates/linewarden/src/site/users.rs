@@ -1,6 +1,6 @@
 //! Who may use the API.
 
-use linewarden_registry::{Role, User};
+use linewarden_registry::User;
 use linewarden_service::wire::{NewUser, Somebody, Welcome};
 
 use super::{Part, Site, acting, note, wanted};
@@ -22,11 +22,9 @@ impl Site {
         let token = (!new.certificate).then(|| format!("lw_{}", hex::encode(bytes)));
         let user = User {
             name: new.name.clone(),
-            role: match new.role.as_str() {
-                "admin" => Role::Admin,
-                "operator" => Role::Operator,
-                _ => Role::Viewer,
-            },
+            role: new
+                .parsed_role()
+                .ok_or_else(|| Failure::input("a role is viewer, operator or admin"))?,
             has_token: token.is_some(),
             created_at_s: now_s()?,
             expires_at_s: new.expires_at_s,

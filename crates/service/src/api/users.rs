@@ -76,6 +76,15 @@ pub struct NewUser {
     pub reason: String,
 }
 
+impl NewUser {
+    /// What they are to be, if there is such a role.
+    #[must_use]
+    pub fn parsed_role(&self) -> Option<Role> {
+        let roles = [Role::Viewer, Role::Operator, Role::Admin];
+        roles.into_iter().find(|role| role_name(*role) == self.role)
+    }
+}
+
 /// Somebody, and the token that is never shown again.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Welcome {
@@ -92,12 +101,9 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewUser>,
 ) -> Result<(StatusCode, Extension<Secret>, Json<Welcome>)> {
-    let role = match new.role.as_str() {
-        "viewer" => Role::Viewer,
-        "operator" => Role::Operator,
-        "admin" => Role::Admin,
-        _ => return Err(ApiError::invalid("role", "viewer, operator or admin")),
-    };
+    let role = new
+        .parsed_role()
+        .ok_or_else(|| ApiError::invalid("role", "viewer, operator or admin"))?;
     let token = (!new.certificate).then(|| draw_secret("lw_")).transpose()?;
     let user = User {
         name: new.name,
