@@ -22,6 +22,8 @@ pub(super) struct Showing {
     /// What is shown for it, as in [`Ask::Evidence`], until the controller has it.
     shown: Option<Option<Box<Measurement>>>,
     channel: Channel,
+    /// All devices are shut out until the controller trusts this gateway.
+    is_shut: bool,
 }
 
 impl Node {
@@ -36,6 +38,10 @@ impl Node {
             return;
         };
         self.stand(standing);
+        if nonce.is_none() {
+            // It has come: the answer to it was lost.
+            self.showing.shown = None;
+        }
         let Some(nonce) = nonce.filter(|nonce| self.showing.nonce != Some(*nonce)) else {
             return;
         };
@@ -85,7 +91,6 @@ impl Node {
             Standing::Distrusted { why } => TrustState::Distrusted { why },
         };
         let before = self.status.trust.replace(next.clone());
-        let was_distrusted = matches!(before, Some(TrustState::Distrusted { .. }));
         if before.as_ref() == Some(&next) {
             return;
         }
@@ -94,7 +99,9 @@ impl Node {
             TrustState::Trusted => {
                 tracing::info!("the controller trusts this gateway");
                 self.trail.note(Happening::Trusted);
-                if was_distrusted && !self.stopping && !self.status.replaced {
+                // Another controller may have taken over meanwhile, to which this gateway had shown nothing.
+                let was_shut = std::mem::take(&mut self.showing.is_shut);
+                if was_shut && !self.stopping && !self.status.replaced {
                     self.plane.set_stopping(false);
                 }
             }
@@ -104,7 +111,7 @@ impl Node {
                     "the controller does not trust this gateway: it gives no rows, and what was here is gone"
                 );
                 self.trail.note(Happening::Distrusted { why });
-                if !was_distrusted {
+                if !std::mem::replace(&mut self.showing.is_shut, true) {
                     self.lose_leases();
                 }
             }
