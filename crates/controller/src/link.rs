@@ -14,7 +14,7 @@ use linewarden_registry::{
 use crate::attest::{Inbox, Signer};
 use crate::keys::Keys;
 use crate::message::{Changes, Chunk, Denial, Elsewhere, Provision, Refusal, Refused, Want};
-use crate::trust::Book;
+use crate::trust::{Book, Memory};
 
 /// Devices read from the registry at once.
 const CHUNK_DEVICES: u32 = 500;
@@ -139,9 +139,10 @@ impl Controller {
         }
     }
 
-    /// What a gateway has shown of what it runs was to another controller, or over another connection.
-    pub fn begin_trust(&self, gateway: GatewayId) {
-        self.trust().begin(gateway);
+    /// What a gateway has shown of what it runs was to another controller, which has left that `memory`, or over another connection: it
+    /// has to show itself anew.
+    pub fn begin_trust(&self, gateway: GatewayId, memory: Option<Memory>) {
+        self.trust().go_on(gateway, memory);
     }
 
     /// Now, as [`Registry::moment`].

@@ -229,7 +229,7 @@ pub enum PacketContent {
     Classic,
 }
 
-/// `[trust]`: the controller's.
+/// `[trust]`, of a gateway with a registry of its own; `[trust.N]` of gateway N in a controller's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustSection {
@@ -480,7 +480,8 @@ impl EvidenceSection {
 }
 
 impl TrustSection {
-    fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
+    /// What is to be made absolute.
+    pub fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
         [
             Some(&mut self.reference),
             self.reference_key.as_mut(),

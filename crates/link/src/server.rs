@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_controller::attest::{Appraised, Verifier};
-use linewarden_controller::trust::{Times, Verdict};
+use linewarden_controller::trust::{Memory, Report, Times, Verdict};
 use linewarden_controller::{Carrier, Controller, Denial, Link, SessionReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{Moment, RegistryError, Revision, RoundRecord};
@@ -59,6 +59,7 @@ pub struct Told {
 }
 
 /// Who is told how gateways stand.
+#[tonic::async_trait]
 pub trait TellSink: Send + Sync {
     /// A gateway has registered, with the fence that it got.
     fn entered(&self, gateway: GatewayId, fence: u64, version: &str);
@@ -68,6 +69,13 @@ pub trait TellSink: Send + Sync {
     fn told(&self, gateway: GatewayId, told: Told);
     /// A round has ended, and this has come of it; it may be told again.
     fn appraised(&self, round: &RoundRecord, appraised: &Appraised);
+    /// How one stands that has to show what it runs; told again and again.
+    fn stands(&self, gateway: GatewayId, report: &Report);
+    /// What the controller that one of them was with before has left.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    async fn recall(&self, gateway: GatewayId) -> Result<Option<Memory>, RegistryError>;
 }
 
 /// Serves gateways. Cheap to clone.
@@ -158,20 +166,30 @@ impl Server {
 
     /// Takes note of the connection; over another one than before, what is remembered is forgotten. Not for a process that was replaced,
     /// which would have the newer one's forgotten.
-    fn follow(&self, gateway: GatewayId, id: &[u8], fence: u64) -> Result<(), Malformed> {
+    async fn follow(&self, gateway: GatewayId, id: &[u8], fence: u64) -> Result<(), Status> {
         if id.len() != CONNECTION_BYTES {
-            return Err(Malformed("the id of a connection is not of 16 bytes"));
+            return Err(Malformed("the id of a connection is not of 16 bytes").into());
         }
+        let is_new = |connection: &Connection| connection.id != id && fence >= connection.fence;
+        if !self.connections().get(&gateway).is_none_or(is_new) {
+            return Ok(());
+        }
+        // Before anything is answered over it.
+        let memory = match self.inner.controller.scrutinizes(gateway) {
+            true => self.inner.sink.recall(gateway).await,
+            false => Ok(None),
+        };
+        let memory = memory.map_err(|error| self.denied(error))?;
         let mut connections = self.connections();
         let connection = connections.entry(gateway).or_default();
-        if connection.id != id && fence >= connection.fence {
+        if is_new(connection) {
             *connection = Connection {
                 id: id.to_vec(),
                 fence: connection.fence,
                 ..Connection::default()
             };
-            drop(connections);
-            self.inner.controller.begin_trust(gateway);
+            // While nobody else can find that it is known already.
+            self.inner.controller.begin_trust(gateway, memory);
         }
         Ok(())
     }
@@ -184,14 +202,14 @@ impl Server {
     }
 
     /// Who asks, by which registration, and what.
-    fn enter<M: Asked>(&self, request: Request<M>) -> Result<(Link, M), Status> {
+    async fn enter<M: Asked>(&self, request: Request<M>) -> Result<(Link, M), Status> {
         let gateway = gateway(&request)?;
         let message = request.into_inner();
         let session = message.session().ok_or(Malformed("no session"))?;
         self.inner
             .controller
             .pass_time(self.inner.surroundings.times().now_ns);
-        self.follow(gateway, &session.connection, session.fence)?;
+        self.follow(gateway, &session.connection, session.fence).await?;
         Ok((self.inner.controller.link(gateway, session.fence), message))
     }
 
@@ -201,7 +219,7 @@ impl Server {
         request: Request<M>,
         answer: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
-        let (link, message) = self.enter(request)?;
+        let (link, message) = self.enter(request).await?;
         let (gateway, fence) = (link.gateway(), link.number());
         let answer = answer(link, message).await;
         if answer.is_ok() {
@@ -257,8 +275,15 @@ impl Server {
         ask(verifier).await.map_err(|error| self.denied(error))
     }
 
+    fn tell_trust(&self, gateway: GatewayId) {
+        if let Some(report) = self.inner.controller.report(gateway) {
+            self.inner.sink.stands(gateway, &report);
+        }
+    }
+
     /// What is wanted of the gateway, and what came of it.
-    fn conclude(&self, Verdict { scrutiny, link }: &Verdict) -> proto::Scrutiny {
+    fn conclude(&self, gateway: GatewayId, Verdict { scrutiny, link }: &Verdict) -> proto::Scrutiny {
+        self.tell_trust(gateway);
         convert::scrutiny_to_wire(scrutiny, link.as_ref().map(Link::number))
     }
 }
@@ -301,11 +326,12 @@ impl proto::link_server::Link for Server {
         let times = self.inner.surroundings.times();
         self.inner.controller.pass_time(times.now_ns);
         // One more than any before.
-        self.follow(gateway, &connection, u64::MAX)?;
+        self.follow(gateway, &connection, u64::MAX).await?;
         let link = self.inner.controller.connect(gateway, times.now_s);
         let fence = link.await.map_err(|error| self.denied(error))?.number();
         self.confirm(gateway, fence);
         self.inner.sink.entered(gateway, fence, &version);
+        self.tell_trust(gateway);
         Ok(Response::new(proto::EnterReply { fence }))
     }
 
@@ -420,7 +446,9 @@ impl proto::link_server::Link for Server {
             // Before what may fail because of it.
             let looked = link.look(surroundings.times(), &mut random).await;
             let looked = looked.map_err(|error| self.denied(error))?;
-            let scrutiny = looked.as_ref().map(|verdict| self.conclude(verdict));
+            let scrutiny = looked
+                .as_ref()
+                .map(|verdict| self.conclude(link.gateway(), verdict));
             let link = looked.and_then(|verdict| verdict.link).unwrap_or(link);
             let changes = link.changes(Revision(request.since), surroundings.moment()).await;
             let changes = changes.map_err(|error| self.denied(error))?;
@@ -439,7 +467,7 @@ impl proto::link_server::Link for Server {
             let judged = link.judge(&request.statement, inventory, times).await;
             match judged.map_err(|error| self.denied(error))? {
                 Ok(verdict) => Ok(proto::ShowReply {
-                    scrutiny: Some(self.conclude(&verdict)),
+                    scrutiny: Some(self.conclude(link.gateway(), &verdict)),
                 }),
                 Err(error) => Err(denial_status(
                     Code::FailedPrecondition,

@@ -52,6 +52,21 @@ impl Registry {
         Ok(fence)
     }
 
+    /// Registers a gateway anew in the place of whoever shows this fence: what was asked under it comes to nothing from now on. The leases
+    /// stay.
+    ///
+    /// # Errors
+    /// [`RegistryError::OldFence`], then nothing is changed; a damaged record, or a failure of the database.
+    pub async fn raise_fence(&self, fence: &Fence, now_s: u64) -> Result<Fence> {
+        let mut transaction = self.write().await?;
+        self.check_fence(&mut transaction, fence).await?;
+        let raised = self
+            .register_gateway_in(&mut transaction, fence.gateway, now_s)
+            .await?;
+        transaction.commit().await?;
+        Ok(raised)
+    }
+
     pub(crate) async fn register_gateway_in(
         &self,
         connection: &mut Connection,

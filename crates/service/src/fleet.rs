@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_controller::attest::Appraised;
+use linewarden_controller::trust::{Memory, Report};
 use linewarden_link::{TellSink, Told};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{GatewayState, Note, Registry, RoundRecord};
+use linewarden_registry::{GatewayState, Note, Registry, RegistryError, RoundRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::api::Round;
 use crate::clock::now_ms;
 use crate::stream::{Event, Stream};
+use crate::trust::Trust;
 
 /// A gateway that has said nothing for so long is silent.
 pub(crate) const SILENT_MS: u64 = 10_000;
@@ -45,6 +47,9 @@ pub(crate) struct Standing {
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
     pub(crate) verdicts: BTreeMap<String, u64>,
+    /// Nothing where it has to show nothing.
+    #[serde(default)]
+    pub(crate) trust: Option<Trust>,
 }
 
 /// A gateway, when it was heard and by whom.
@@ -124,7 +129,7 @@ impl Fleet {
     }
 
     /// Reads what other controllers have noted.
-    pub(crate) async fn read(&self, registry: &Registry) -> Result<(), linewarden_registry::RegistryError> {
+    pub(crate) async fn read(&self, registry: &Registry) -> Result<(), RegistryError> {
         *lock(&self.others) = noted(registry).await?.into_iter().collect();
         Ok(())
     }
@@ -166,6 +171,19 @@ impl Fleet {
         }));
     }
 
+    /// Has it noted for others how a gateway stands.
+    fn tell(&self, gateway: GatewayId, own: &mut Own, now_ms: u64) {
+        own.noted_ms = now_ms;
+        if let Ok(body) = serde_json::to_string(&own.standing) {
+            self.leave(Task::State(GatewayState {
+                gateway,
+                at_ms: now_ms,
+                controller: self.name.to_string(),
+                body,
+            }));
+        }
+    }
+
     fn leave(&self, task: Task) {
         if self.tasks.try_send(task).is_err() {
             tracing::warn!("what a gateway said was not noted: the registry does not keep up");
@@ -174,9 +192,7 @@ impl Fleet {
 }
 
 /// How gateways stand, as controllers have noted it.
-pub(crate) async fn noted(
-    registry: &Registry,
-) -> Result<Vec<(GatewayId, Heard)>, linewarden_registry::RegistryError> {
+pub(crate) async fn noted(registry: &Registry) -> Result<Vec<(GatewayId, Heard)>, RegistryError> {
     let states = registry.gateway_states().await?;
     let heard = states.into_iter().filter_map(|state| {
         let standing = serde_json::from_str(&state.body).ok()?;
@@ -204,35 +220,39 @@ fn is_verdict(name: &str) -> bool {
 }
 
 /// A sink for [`linewarden_link::Server`].
-pub(crate) struct Sink(pub(crate) Arc<Fleet>);
+pub(crate) struct Sink {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) registry: Registry,
+}
 
+#[tonic::async_trait]
 impl TellSink for Sink {
     fn entered(&self, gateway: GatewayId, fence: u64, version: &str) {
-        let mut own = lock(&self.0.own);
+        let mut own = lock(&self.fleet.own);
         let entry = own.entry(gateway).or_default();
         entry.heard_ms = now_ms();
         entry.is_lost = false;
         entry.standing.fence = fence;
         entry.standing.version = version.chars().take(64).collect();
         drop(own);
-        let detail = format!("registered with fence {fence} at controller {}", self.0.name);
-        self.0.note("gateway_connected", gateway, detail);
+        let detail = format!("registered with fence {fence} at controller {}", self.fleet.name);
+        self.fleet.note("gateway_connected", gateway, detail);
     }
 
     fn heard(&self, gateway: GatewayId) {
-        let mut own = lock(&self.0.own);
+        let mut own = lock(&self.fleet.own);
         let entry = own.entry(gateway).or_default();
         entry.heard_ms = now_ms();
         if std::mem::take(&mut entry.is_lost) {
             drop(own);
-            let detail = format!("heard again by controller {}", self.0.name);
-            self.0.note("gateway_connected", gateway, detail);
+            let detail = format!("heard again by controller {}", self.fleet.name);
+            self.fleet.note("gateway_connected", gateway, detail);
         }
     }
 
     fn told(&self, gateway: GatewayId, told: Told) {
         let now_ms = now_ms();
-        let mut own = lock(&self.0.own);
+        let mut own = lock(&self.fleet.own);
         let entry = own.entry(gateway).or_default();
         entry.heard_ms = now_ms;
         entry.standing = Standing {
@@ -253,42 +273,82 @@ impl TellSink for Sink {
                 .filter(|(name, count)| is_verdict(name) && *count <= COUNT_MAX)
                 .take(256)
                 .collect(),
+            trust: entry.standing.trust.take(),
         };
         if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {
             return;
         }
-        entry.noted_ms = now_ms;
-        let Ok(body) = serde_json::to_string(&entry.standing) else {
-            return;
-        };
-        drop(own);
-        self.0.leave(Task::State(GatewayState {
-            gateway,
-            at_ms: now_ms,
-            controller: self.0.name.to_string(),
-            body,
-        }));
+        self.fleet.tell(gateway, entry, now_ms);
     }
 
     fn appraised(&self, round: &RoundRecord, appraised: &Appraised) {
-        let mut own = lock(&self.0.own);
+        let mut own = lock(&self.fleet.own);
         let before = own.entry(round.gateway).or_default().round.replace(round.number);
         drop(own);
         // The gateway did not hear the answer, and has asked again.
         if before == Some(round.number) {
             return;
         }
-        self.0.stream.send(round_event(round));
+        self.fleet.stream.send(round_event(round));
         let rounds = format!("in round {} of group {}", round.number, round.group.as_str());
         for shut_out in &appraised.quarantined {
             let detail = format!("{}, {rounds}", shut_out.reason);
-            self.0
+            self.fleet
                 .note_of("quarantined", round.gateway, Some(shut_out.device), detail);
         }
         for (device, _) in &appraised.readmitted {
             let detail = format!("proved itself {rounds}");
-            self.0.note_of("released", round.gateway, Some(*device), detail);
+            self.fleet
+                .note_of("released", round.gateway, Some(*device), detail);
         }
+    }
+
+    fn stands(&self, gateway: GatewayId, report: &Report) {
+        let now_ms = now_ms();
+        let mut own = lock(&self.fleet.own);
+        let entry = own.entry(gateway).or_default();
+        entry.heard_ms = now_ms;
+        let before = entry.standing.trust.take();
+        let trust = Trust::of(report, before.as_ref(), now_ms);
+        let is_news = trust.differs(before.as_ref());
+        let judged = trust
+            .was_trusted
+            .filter(|judged| before.and_then(|before| before.was_trusted) != Some(*judged));
+        let detail = match trust.why.as_str() {
+            "" => format!(
+                "it has shown controller {} that it runs what it should",
+                self.fleet.name
+            ),
+            why => format!("by controller {}: {why}", self.fleet.name),
+        };
+        entry.standing.trust = Some(trust);
+        if is_news {
+            self.fleet.tell(gateway, entry, now_ms);
+        }
+        drop(own);
+        match judged {
+            Some(true) => self.fleet.note("gateway_trusted", gateway, detail),
+            Some(false) => self.fleet.note("gateway_distrusted", gateway, detail),
+            None => {}
+        }
+    }
+
+    async fn recall(&self, gateway: GatewayId) -> Result<Option<Memory>, RegistryError> {
+        let noted = noted(&self.registry).await?;
+        let Some((_, heard)) = noted.into_iter().find(|(of, _)| *of == gateway) else {
+            return Ok(None);
+        };
+        let Some(trust) = heard.standing.trust else {
+            return Ok(None);
+        };
+        let memory = trust.memory();
+        let mut own = lock(&self.fleet.own);
+        let entry = own.entry(gateway).or_default();
+        // What this controller has noted itself it knows better.
+        if heard.controller != *self.fleet.name || entry.standing.trust.is_none() {
+            entry.standing.trust = Some(trust.left(now_ms()));
+        }
+        Ok(memory)
     }
 }
 
@@ -332,15 +392,23 @@ mod tests {
 
     const GATEWAY: GatewayId = GatewayId(7);
 
+    async fn sink(fleet: &Arc<Fleet>) -> Sink {
+        let key = linewarden_registry::MasterKey::from_bytes([7; 32]);
+        Sink {
+            fleet: Arc::clone(fleet),
+            registry: Registry::in_memory(&key).await.unwrap(),
+        }
+    }
+
     fn next(tasks: &mut FleetTasks) -> Option<Task> {
         tasks.0.try_recv().ok()
     }
 
     /// Whatever a gateway says of itself, others can read it, and it makes no names of metrics of its own.
-    #[test]
-    fn what_a_gateway_tells_is_bounded_and_can_be_read() {
+    #[tokio::test]
+    async fn what_a_gateway_tells_is_bounded_and_can_be_read() {
         let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-        Sink(Arc::clone(&fleet)).told(
+        sink(&fleet).await.told(
             GATEWAY,
             Told {
                 authentications_per_s: Some(f64::NAN),

@@ -30,6 +30,7 @@ mod service;
 mod shares;
 mod state;
 mod stream;
+mod trust;
 
 pub use api::{openapi, wire};
 pub use nats::{NatsError, NatsOptions, NatsTls};

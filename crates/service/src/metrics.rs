@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::clock::now_ms;
+use crate::clock::{now_ms, now_s};
 use crate::fleet::{Heard, SILENT_MS};
 use crate::nats::NatsCounts;
 use crate::state::App;
@@ -186,7 +186,7 @@ fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {
     for (gateway, heard) in gateways {
         page.value(name, &format!("{{gateway=\"{gateway}\"}}"), age_s(heard));
     }
-    let gauges: [(&str, &str, Of); 6] = [
+    let gauges: [(&str, &str, Of); 8] = [
         (
             "linewarden_gateway_devices",
             "Devices that a gateway holds.",
@@ -216,6 +216,22 @@ fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {
             "linewarden_gateway_latency_p99_seconds",
             "99th percentile of the time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
             |heard| heard.standing.latency_us_p99.map(|us| us / 1e6),
+        ),
+        (
+            "linewarden_gateway_trusted",
+            "Whether a gateway that has to show what it runs is trusted.",
+            |heard| {
+                let said = heard.standing.trust.as_ref()?.said(now_s());
+                Some(f64::from(u8::from(said == "trusted")))
+            },
+        ),
+        (
+            "linewarden_gateway_evidence_age_seconds",
+            "How long ago a gateway has shown what it runs.",
+            |heard| {
+                let evidence = heard.standing.trust.as_ref()?.evidence.as_ref()?;
+                Some(now_s().saturating_sub(evidence.at_s) as f64)
+            },
         ),
     ];
     for (name, help, value) in gauges {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::RegistryError;
+use linewarden_registry::{Fence, RegistryError};
 
-use super::{Scrutiny, Standing, Trust, TrustPolicy, Unbelieved};
+use super::{Memory, Report, Scrutiny, Standing, Trust, TrustPolicy, Unbelieved};
 use crate::link::{Controller, Link};
 use crate::message::Denial;
 
@@ -27,6 +27,25 @@ pub struct Verdict {
     pub link: Option<Link>,
 }
 
+/// A fence that was raised because its gateway was not trusted any more: all these registrations are one process's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Raised {
+    /// The number of the first.
+    from: u64,
+    /// And of the one that is the newest from then on.
+    to: u64,
+}
+
+impl Raised {
+    /// Whether an old fence is this process's.
+    fn explains(&self, error: &RegistryError) -> bool {
+        let RegistryError::OldFence { shown, newest, .. } = error else {
+            return false;
+        };
+        (self.from..self.to).contains(shown) && self.to == *newest
+    }
+}
+
 /// What is known of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
@@ -39,11 +58,27 @@ struct Page {
     trust: Trust,
     /// It is distrusted, and its fence has not been raised for it yet.
     is_fence_due: bool,
-    /// The number of the registration by which it was.
-    raised: Option<u64>,
+    /// How it was raised last.
+    raised: Option<Raised>,
+    /// When it has shown something last, seconds since 1970-01-01 UTC.
+    shown_at_s: u64,
 }
 
 impl Page {
+    fn report(&self) -> Report {
+        let policy = self.trust.policy();
+        Report {
+            standing: self.trust.standing().clone(),
+            shown: self.trust.shown().map(|shown| (shown, self.shown_at_s)),
+            memory: Memory {
+                key: policy.key.fingerprint(),
+                seen: self.trust.seen(),
+            },
+            reference: policy.reference.name.clone(),
+            good_for_ns: policy.every_ns.saturating_add(policy.answer_ns),
+        }
+    }
+
     /// What `change` does to the standing; a gateway that becomes distrusted loses its leases.
     fn change<T>(&mut self, change: impl FnOnce(&mut Trust) -> T) -> T {
         let was_distrusted = is_distrusted(&self.trust);
@@ -58,11 +93,22 @@ fn is_distrusted(trust: &Trust) -> bool {
 }
 
 impl Book {
+    /// The gateway was registered anew.
     pub(crate) fn begin(&mut self, gateway: GatewayId) {
         if let Some(page) = self.gateways.get_mut(&gateway) {
             page.trust.begin();
             // The registration has raised it.
             page.is_fence_due = false;
+        }
+    }
+
+    /// The gateway goes on, over another connection or from another controller, which has left this. A fence that is due stays so.
+    pub(crate) fn go_on(&mut self, gateway: GatewayId, memory: Option<Memory>) {
+        if let Some(page) = self.gateways.get_mut(&gateway) {
+            page.trust.begin();
+            if let Some(memory) = memory {
+                page.trust.recall(&memory);
+            }
         }
     }
 }
@@ -75,6 +121,7 @@ impl Controller {
             trust: Trust::new(policy),
             is_fence_due: false,
             raised: None,
+            shown_at_s: 0,
         };
         self.trust().gateways.insert(gateway, page);
         self
@@ -89,12 +136,24 @@ impl Controller {
     /// Whether an old fence is old because the gateway lost its leases, and not because another process has registered.
     #[must_use]
     pub fn has_distrusted(&self, error: &RegistryError) -> bool {
-        let RegistryError::OldFence { gateway, newest, .. } = error else {
+        let RegistryError::OldFence { gateway, .. } = error else {
             return false;
         };
         let book = self.trust();
         let page = book.gateways.get(gateway);
-        page.is_some_and(|page| page.is_fence_due || page.raised == Some(*newest))
+        page.is_some_and(|page| page.is_fence_due || page.raised.is_some_and(|raised| raised.explains(error)))
+    }
+
+    /// Whether a gateway has to show what it runs.
+    #[must_use]
+    pub fn scrutinizes(&self, gateway: GatewayId) -> bool {
+        self.trust().gateways.contains_key(&gateway)
+    }
+
+    /// How a gateway stands that has to show what it runs, for who notes it and who shows it.
+    #[must_use]
+    pub fn report(&self, gateway: GatewayId) -> Option<Report> {
+        self.trust().gateways.get(&gateway).map(Page::report)
     }
 }
 
@@ -121,6 +180,20 @@ impl Link {
         })
     }
 
+    /// This registration's link from now on, if it has lost its leases and did not hear of it.
+    async fn raised(&self) -> Result<Option<Self>, RegistryError> {
+        let error = match self.registry().verify_fence(self.fence()).await {
+            Ok(()) => return Ok(None),
+            Err(error) => error,
+        };
+        let book = self.controller.trust();
+        let raised = book.gateways.get(&self.gateway()).and_then(|page| page.raised);
+        match raised.filter(|raised| raised.explains(&error)) {
+            Some(Raised { to, .. }) => Ok(Some(self.controller.link(self.gateway(), to))),
+            None => Err(error),
+        }
+    }
+
     /// What is wanted of this gateway now; nothing where nobody asks for its evidence. `random` as in [`Trust::look`].
     ///
     /// # Errors
@@ -130,6 +203,12 @@ impl Link {
         times: Times,
         random: &mut (dyn FnMut() -> Option<[u8; 32]> + Send),
     ) -> Result<Option<Verdict>, RegistryError> {
+        if !self.controller.scrutinizes(self.gateway()) {
+            return Ok(None);
+        }
+        // Of a process that was replaced nothing is wanted, and what it leaves undone is not the newer one's.
+        let raised = self.raised().await?;
+        let link = raised.as_ref().unwrap_or(self);
         let scrutiny = {
             let mut book = self.controller.trust();
             let Some(page) = book.gateways.get_mut(&self.gateway()) else {
@@ -137,7 +216,11 @@ impl Link {
             };
             page.change(|trust| trust.look(times.now_ns, random))
         };
-        self.conclude(scrutiny, times).await.map(Some)
+        let verdict = link.conclude(scrutiny, times).await?;
+        Ok(Some(Verdict {
+            link: verdict.link.or(raised),
+            ..verdict
+        }))
     }
 
     /// Judges a statement of this gateway, with the entries behind it if they came along.
@@ -158,6 +241,9 @@ impl Link {
                 return Ok(Err(Unbelieved::Unasked));
             };
             let judged = page.change(|trust| trust.judge(statement, inventory, times.now_ns));
+            if judged.is_ok() {
+                page.shown_at_s = times.now_s;
+            }
             judged.map(|()| Scrutiny {
                 nonce: None,
                 standing: page.trust.standing().clone(),
@@ -179,15 +265,7 @@ impl Link {
         if !self.controller.trust().gateways.get(&gateway).is_some_and(is_due) {
             return Ok(Verdict { scrutiny, link: None });
         }
-        // Of a registration that is over nothing more can be taken away, and another process's must stay.
-        self.registry().verify_fence(self.fence()).await?;
-        let fence = self.registry().register_gateway(gateway, times.now_s).await?;
-        let mut book = self.controller.trust();
-        if let Some(page) = book.gateways.get_mut(&gateway) {
-            page.is_fence_due = false;
-            page.raised = Some(fence.number());
-        }
-        drop(book);
+        let fence = self.raise(times.now_s).await?;
         if let Standing::Distrusted { why } = &scrutiny.standing {
             tracing::error!(%gateway, why, "the gateway is not trusted any more, and loses its leases");
         }
@@ -198,5 +276,25 @@ impl Link {
                 fence,
             }),
         })
+    }
+
+    async fn raise(&self, now_s: u64) -> Result<Fence, RegistryError> {
+        let raised = self.registry().raise_fence(self.fence(), now_s).await;
+        let is_over = match &raised {
+            Ok(_) => true,
+            // Of a registration that is over nothing more can be taken away, and another process's must stay.
+            Err(error) => matches!(error, RegistryError::OldFence { .. }),
+        };
+        if let Some(page) = self.controller.trust().gateways.get_mut(&self.gateway()) {
+            page.is_fence_due &= !is_over;
+            if let Ok(fence) = &raised {
+                let before = page.raised.filter(|before| before.to == self.number());
+                page.raised = Some(Raised {
+                    from: before.map_or(self.number(), |before| before.from),
+                    to: fence.number(),
+                });
+            }
+        }
+        raised
     }
 }

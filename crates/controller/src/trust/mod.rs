@@ -17,6 +17,7 @@ mod book;
 
 use linewarden_evidence::appraisal::{Appraisal, Reference, ReferenceError, appraise};
 use linewarden_evidence::keys::PublicKey;
+use linewarden_evidence::state::Snapshot;
 use linewarden_evidence::statement::{Evidence, Inventory, InventoryError, Nonce, StatementError, verify};
 use linewarden_evidence::{BootCount, Sequence};
 
@@ -62,6 +63,39 @@ pub struct Scrutiny {
     pub standing: Standing,
 }
 
+/// What a gateway's key has signed last, as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The state.
+    pub snapshot: Snapshot,
+    /// Whether it was what it should be.
+    pub is_affirmed: bool,
+}
+
+/// How a gateway stands, for who notes it and who shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How it stands.
+    pub standing: Standing,
+    /// What it has shown last, to this controller, and when: seconds since 1970-01-01 UTC.
+    pub shown: Option<(Shown, u64)>,
+    /// What another controller has to know of it.
+    pub memory: Memory,
+    /// What its reference values are called.
+    pub reference: String,
+    /// It is trusted for no longer after what it has shown, ns.
+    pub good_for_ns: u64,
+}
+
+/// What one controller leaves to another that goes on with a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Of which key ([`PublicKey::fingerprint`]) it is; with another one its states are counted anew.
+    pub key: [u8; 32],
+    /// The newest state that this key has signed.
+    pub seen: Option<(BootCount, Sequence)>,
+}
+
 /// Why a statement is not taken. It changes nothing of how the gateway stands.
 #[derive(Debug, thiserror::Error)]
 pub enum Unbelieved {
@@ -93,6 +127,8 @@ pub struct Trust {
     due_ns: u64,
     /// The newest state that its key has signed.
     seen: Option<(BootCount, Sequence)>,
+    /// What it has signed last.
+    shown: Option<Shown>,
     /// What was not believed since it was asked.
     refused: Option<String>,
 }
@@ -107,6 +143,7 @@ impl Trust {
             asked: None,
             due_ns: 0,
             seen: None,
+            shown: None,
             refused: None,
         }
     }
@@ -118,6 +155,31 @@ impl Trust {
         }
         self.asked = None;
         self.due_ns = 0;
+    }
+
+    /// Another controller went on with it before, and has left this.
+    pub fn recall(&mut self, memory: &Memory) {
+        if memory.key == self.policy.key.fingerprint() {
+            self.seen = self.seen.max(memory.seen);
+        }
+    }
+
+    /// What it has shown last.
+    #[must_use]
+    pub const fn shown(&self) -> Option<Shown> {
+        self.shown
+    }
+
+    /// The newest state that its key has signed.
+    #[must_use]
+    pub const fn seen(&self) -> Option<(BootCount, Sequence)> {
+        self.seen
+    }
+
+    /// What it must show.
+    #[must_use]
+    pub const fn policy(&self) -> &TrustPolicy {
+        &self.policy
     }
 
     /// How it stands.
@@ -196,7 +258,12 @@ impl Trust {
         let (reason, evidence) = judged.inspect_err(|error| self.refused = Some(error.to_string()))?;
         self.asked = None;
         self.due_ns = now_ns.saturating_add(self.policy.every_ns);
-        let state = (evidence.snapshot().boot_count, evidence.snapshot().sequence);
+        let snapshot = *evidence.snapshot();
+        self.shown = Some(Shown {
+            snapshot,
+            is_affirmed: reason.is_none(),
+        });
+        let state = (snapshot.boot_count, snapshot.sequence);
         match reason {
             None => self.standing = Standing::Trusted,
             Some(reason) => self.distrust(reason),

@@ -11,7 +11,7 @@ use linewarden_protocol::ticket;
 
 use super::{
     Backend, Carrier, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
-    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, Resolved,
+    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, Resolved, TrustSection,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
@@ -22,6 +22,36 @@ const AUDIT_BYTES_MIN: u64 = 4096;
 const TRUST_EVERY_S_MAX: u32 = 86_400;
 /// So long a gateway that says nothing keeps its rows at most.
 const TRUST_ANSWER_S_MAX: u32 = 600;
+
+/// What is said of a path that is empty.
+const NO_PATH: &str = "\"\": name a path";
+
+fn is_empty(path: Option<&PathBuf>) -> bool {
+    path.is_some_and(|path| path.as_os_str().is_empty())
+}
+
+impl TrustSection {
+    /// What is wrong with its fields, whoever has it: a gateway beside its own registry, or a controller of gateways elsewhere.
+    #[must_use]
+    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+        let paths = [
+            ("reference", Some(&self.reference)),
+            ("reference_key", self.reference_key.as_ref()),
+            ("key", Some(&self.key)),
+        ];
+        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
+        let mut wrong: Vec<_> = empty.map(|(field, _)| (field, NO_PATH.to_owned())).collect();
+        for (field, value, most) in [
+            ("every_s", self.every_s, TRUST_EVERY_S_MAX),
+            ("answer_s", self.answer_s, TRUST_ANSWER_S_MAX),
+        ] {
+            if !(1..=most).contains(&value) {
+                wrong.push((field, format!("{value}: allowed is 1 to {most}")));
+            }
+        }
+        wrong
+    }
+}
 
 impl ControllerSection {
     fn problems(&self) -> Vec<FieldError> {
@@ -292,13 +322,8 @@ impl GatewayConfig {
             let problem = "it needs [evidence], by which the data plane shows what it runs";
             refuse(&["trust"], problem.to_owned());
         }
-        for (field, value, most) in [
-            ("every_s", trust.every_s, TRUST_EVERY_S_MAX),
-            ("answer_s", trust.answer_s, TRUST_ANSWER_S_MAX),
-        ] {
-            if !(1..=most).contains(&value) {
-                refuse(&["trust", field], format!("{value}: allowed is 1 to {most}"));
-            }
+        for (field, problem) in trust.mistakes() {
+            refuse(&["trust", field], problem);
         }
         errors
     }
@@ -306,9 +331,9 @@ impl GatewayConfig {
     fn empty_paths(&self) -> Vec<FieldError> {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
         let attest = self.attest.as_ref();
-        let (evidence, trust) = (self.evidence.as_ref(), self.trust.as_ref());
+        let evidence = self.evidence.as_ref();
         let controller = self.controller.as_ref();
-        let paths: [(&[&'static str], Option<&PathBuf>); 15] = [
+        let paths: [(&[&'static str], Option<&PathBuf>); 12] = [
             (&["evidence", "key"], evidence.map(|section| &section.key)),
             (
                 &["evidence", "boot_count"],
@@ -322,12 +347,6 @@ impl GatewayConfig {
                 &["evidence", "packet_key_file"],
                 evidence.and_then(|section| section.packet_key_file.as_ref()),
             ),
-            (&["trust", "reference"], trust.map(|section| &section.reference)),
-            (
-                &["trust", "reference_key"],
-                trust.and_then(|section| section.reference_key.as_ref()),
-            ),
-            (&["trust", "key"], trust.map(|section| &section.key)),
             (
                 &["registry", "path"],
                 self.registry.as_ref().and_then(|registry| registry.path.file()),
@@ -348,11 +367,8 @@ impl GatewayConfig {
                 attest.and_then(|attest| attest.signing_key.as_ref()),
             ),
         ];
-        let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
         let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
-        empty
-            .map(|(field, _)| FieldError::new(field, "\"\": name a path"))
-            .collect()
+        empty.map(|(field, _)| FieldError::new(field, NO_PATH)).collect()
     }
 
     /// Without its interfaces, which only the machine knows.

@@ -30,7 +30,7 @@ pub struct GatewayEntry {
     pub registered_at_s: Option<u64>,
 }
 
-/// How a gateway stood when it said so last. Nothing rests on it.
+/// How a gateway stood when it said so last. Nothing authenticates it: nothing that opens anything may rest on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayState {
     /// Which.

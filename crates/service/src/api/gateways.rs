@@ -18,6 +18,7 @@ use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path};
 use crate::fleet::{Heard, SILENT_MS};
 use crate::state::App;
+use crate::trust::Trust;
 
 /// How long a gateway's data plane took for authentications of the last minute, microseconds: from when an accepted RESPONSE was
 /// parsed until its ACK was written. What the network and the device take is not in it.
@@ -27,6 +28,50 @@ pub struct Latency {
     pub p50: f64,
     /// Of a hundred, one takes longer.
     pub p99: f64,
+}
+
+/// What a gateway's key has signed last of what its data plane runs.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Evidence {
+    /// affirming: it ran what it should; contraindicated: it did not
+    pub verdict: Cow<'static, str>,
+    /// When it came.
+    pub at_s: u64,
+    /// How long ago that is.
+    pub age_s: u64,
+    /// Older than this it says nothing of now any more.
+    pub good_for_s: u64,
+    /// The data plane's start.
+    pub boot_count: u64,
+    /// The number of its state since then.
+    pub sequence: u64,
+}
+
+/// How a gateway stands that has to show what it runs.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct GatewayEvidence {
+    /// The gateway.
+    pub id: u32,
+    /// As a gateway's.
+    pub trust: Cow<'static, str>,
+    /// What differs, or was wrong, where it is untrusted.
+    pub why: Option<String>,
+    /// Since when it stands so.
+    pub since_s: u64,
+    /// Which controller says so.
+    pub controller: String,
+    /// What its reference values are called.
+    pub reference: String,
+    /// SHA-256 of the key that its statements must be signed with, in hexadecimal.
+    pub key: String,
+    /// What it has shown last.
+    pub evidence: Option<Evidence>,
+    /// The digest of the program that it has shown, in hexadecimal; likewise of all tables, and of all registers.
+    pub program: Option<String>,
+    /// Of all tables.
+    pub tables: Option<String>,
+    /// Of all registers that are not volatile.
+    pub registers: Option<String>,
 }
 
 /// A gateway. What it says of itself is `age_s` old.
@@ -62,6 +107,13 @@ pub struct Gateway {
     pub sessions: Option<u64>,
     /// Frames since its start, by verdict.
     pub verdicts: Option<BTreeMap<String, u64>>,
+    /// trusted, untrusted, overdue (it should have shown itself again by now) or unproven (it has shown nothing yet to the controller that
+    /// it is with); null where it has to show nothing
+    pub trust: Option<Cow<'static, str>>,
+    /// What differs, or was wrong, where it is untrusted.
+    pub trust_why: Option<String>,
+    /// What it has shown last of what it runs, to any controller.
+    pub evidence: Option<Evidence>,
     /// When it was retired.
     pub retired_at_s: Option<u64>,
     /// Why.
@@ -85,6 +137,49 @@ impl Latency {
     }
 }
 
+impl Evidence {
+    fn of(trust: &Trust, now_ms: u64) -> Option<Self> {
+        let shown = trust.evidence.as_ref()?;
+        Some(Self {
+            verdict: match shown.is_affirmed {
+                true => "affirming".into(),
+                false => "contraindicated".into(),
+            },
+            at_s: shown.at_s,
+            age_s: (now_ms / 1000).saturating_sub(shown.at_s),
+            good_for_s: trust.good_for_s,
+            boot_count: shown.boot_count,
+            sequence: shown.sequence,
+        })
+    }
+}
+
+impl GatewayEvidence {
+    fn of(id: GatewayId, heard: Heard, now_ms: u64) -> Option<Self> {
+        let trust = heard.standing.trust?;
+        let evidence = Evidence::of(&trust, now_ms);
+        let said = trust.said(now_ms / 1000);
+        let digests = trust
+            .evidence
+            .map(|shown| (shown.program, (shown.tables, shown.registers)));
+        let (program, others) = digests.unzip();
+        let (tables, registers) = others.unzip();
+        Some(Self {
+            id: id.0,
+            trust: said.into(),
+            why: Some(trust.why).filter(|why| !why.is_empty()),
+            since_s: trust.since_ms / 1000,
+            controller: heard.controller,
+            reference: trust.reference,
+            key: trust.key,
+            evidence,
+            program,
+            tables,
+            registers,
+        })
+    }
+}
+
 impl Gateway {
     fn new(id: GatewayId, entry: Option<GatewayEntry>, heard: Option<Heard>, now_ms: u64) -> Self {
         let age_ms = heard.as_ref().map(|heard| now_ms.saturating_sub(heard.at_ms));
@@ -96,6 +191,12 @@ impl Gateway {
             (None, Some(_)) => "silent",
         };
         let (retired_at_s, retired_reason) = retired.unzip();
+        let trust = heard.as_ref().and_then(|heard| heard.standing.trust.as_ref());
+        let why = trust.map(|trust| trust.why.clone()).filter(|why| !why.is_empty());
+        let (said, evidence) = (
+            trust.map(|trust| trust.said(now_ms / 1000).into()),
+            trust.and_then(|trust| Evidence::of(trust, now_ms)),
+        );
         Self {
             id: id.0,
             state: state.into(),
@@ -116,6 +217,9 @@ impl Gateway {
             devices: heard.as_ref().map(|heard| heard.standing.devices),
             slots: heard.as_ref().map(|heard| heard.standing.slots),
             sessions: heard.as_ref().and_then(|heard| heard.standing.sessions),
+            trust: said,
+            trust_why: why,
+            evidence,
             verdicts: heard.map(|heard| heard.standing.verdicts),
             retired_at_s,
             retired_reason,
@@ -173,6 +277,21 @@ pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<
 #[utoipa::path(get, path = "/api/v1/gateways/{id}", responses((status = 200, body = Gateway), (status = 404, body = ErrorBody)))]
 pub(crate) async fn show(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Gateway>> {
     one(&app, gateway(&id)?).await.map(Json)
+}
+
+/// What a gateway has shown of what it runs.
+#[utoipa::path(get, path = "/api/v1/gateways/{id}/evidence", responses((status = 200, body = GatewayEvidence), (status = 404, body = ErrorBody)))]
+pub(crate) async fn evidence(
+    _: Viewer,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<GatewayEvidence>> {
+    let id = gateway(&id)?;
+    let heard = app.fleet.all().remove(&id);
+    let shown = heard.and_then(|heard| GatewayEvidence::of(id, heard, now_ms()));
+    shown
+        .map(Json)
+        .ok_or_else(|| ApiError::not_found("gateway that has to show what it runs"))
 }
 
 async fn one(app: &App, id: GatewayId) -> Result<Gateway> {

@@ -42,7 +42,7 @@ pub mod wire {
         Device, NewCredentials, NewDevice, RevokeAll, RevokedAll, ShutOut, WhichDevices,
     };
     pub use super::events::History;
-    pub use super::gateways::{Gateway, Latency, NewGateway};
+    pub use super::gateways::{Evidence, Gateway, GatewayEvidence, Latency, NewGateway};
     pub use super::groups::{Policy, PolicyChange};
     pub use super::import::{How, Imported};
     pub use super::lists::{List, Reason};
@@ -82,6 +82,7 @@ const LOGIN_BYTES_MAX: usize = 4096;
         import::import,
         gateways::list,
         gateways::show,
+        gateways::evidence,
         gateways::enter,
         gateways::retire,
         results::rounds,
@@ -134,6 +135,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/devices/{id}/release", post(devices::release))
         .route("/gateways", get(gateways::list).post(gateways::enter))
         .route("/gateways/{id}", get(gateways::show))
+        .route("/gateways/{id}/evidence", get(gateways::evidence))
         .route("/gateways/{id}/retire", post(gateways::retire))
         .route("/rounds", get(results::rounds))
         .route("/results", get(results::results))

@@ -21,3 +21,4 @@ mod nats;
 mod office;
 mod others;
 mod refused;
+mod trust;

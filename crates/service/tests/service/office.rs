@@ -117,6 +117,18 @@ impl Office {
         name: &str,
         nats: Option<NatsOptions>,
     ) -> Self {
+        Self::deciding(ca, runtime, registry, name, nats, |controller| controller)
+    }
+
+    /// One whose controller is changed before it serves.
+    pub fn deciding(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let policy = Policy {
             lease_rows: 9,
@@ -128,7 +140,7 @@ impl Office {
                 listen: any,
                 metrics: Some(any),
                 tls: ca.server(),
-                controller: Controller::new(registry.clone(), policy),
+                controller: change(Controller::new(registry.clone(), policy)),
                 registry: registry.clone(),
                 signer: None,
                 nats,

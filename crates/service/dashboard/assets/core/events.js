@@ -7,7 +7,7 @@ import { get } from "./api.js";
 /** All kinds of entries of the journal. A test of the service compares them with what it writes. */
 export const KINDS = [
   "enrolled", "revoked", "quarantined", "released",
-  "gateway_connected", "gateway_lost", "gateway_entered", "gateway_retired",
+  "gateway_connected", "gateway_lost", "gateway_entered", "gateway_retired", "gateway_trusted", "gateway_distrusted",
   "policy", "round_wanted", "signer", "user",
 ];
 

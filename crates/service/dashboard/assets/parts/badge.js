@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 const TONES = {
   active: "ok", authenticated: "ok", ok: "ok", connected: "ok", trusted: "ok",
-  quarantined: "warn", late: "warn", silent: "warn", never: "quiet", unproven: "quiet",
+  quarantined: "warn", late: "warn", overdue: "warn", silent: "warn", never: "quiet", unproven: "quiet",
   revoked: "bad", untrusted: "bad", refused: "bad",
   retired: "quiet", not_required: "quiet",
 };

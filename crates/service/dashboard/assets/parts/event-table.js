@@ -9,7 +9,7 @@ import { onTick } from "../core/stale.js";
 import { stream } from "../core/events.js";
 
 /** Kinds that need somebody's attention. */
-const ALARMING = new Set(["revoked", "quarantined", "gateway_lost", "gateway_retired"]);
+const ALARMING = new Set(["revoked", "quarantined", "gateway_lost", "gateway_retired", "gateway_distrusted"]);
 
 /**
  * @param {object} options

@@ -1,6 +1,6 @@
 // Gateways as a table: state, live numbers, cache fill, evidence, and for each gateway the age of its numbers.
 
-import { h } from "./dom.js";
+import { h, putChanged } from "./dom.js";
 import { nameText } from "./text.js";
 import { badge } from "./badge.js";
 import { bar } from "./bars.js";
@@ -68,18 +68,25 @@ export function cacheFill(gateway) {
 }
 
 /**
- * What the gateway's evidence says, and how old it is by now.
+ * How far the gateway is trusted, what its evidence says, and how old that is by now: what is older than it is good for is marked, and
+ * makes nobody trusted.
  * @param {any} gateway
  * @param {Moment} takenAt when the gateway was read
  * @returns {any}
  */
-export function evidenceText(gateway, takenAt) {
-  if (!gateway.trust && !gateway.evidence) return known("—");
-  const { evidence } = gateway;
-  const age = evidence && ticking((element) => {
-    element.textContent = `, ${ageText(evidence.age_s + takenAt.elapsedS())} old`;
+export function evidenceText({ trust, evidence }, takenAt) {
+  if (!trust) return known("—");
+  if (!evidence) return badge(trust);
+  return ticking((element) => {
+    const ageS = evidence.age_s + takenAt.elapsedS();
+    const isStale = !(ageS <= evidence.good_for_s);
+    const state = isStale && trust === "trusted" ? "overdue" : trust;
+    const words = `${trust === "unproven" ? "before: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
+    putChanged(element, [state, isStale, words], () => [
+      badge(state), " ",
+      isStale ? h("span", { class: "stale-mark" }, `stale, as of ${ageText(ageS)} ago`) : h("span", { class: "muted" }, words),
+    ]);
   });
-  return [badge(gateway.trust), evidence && h("span", { class: "muted" }, ` ${evidence.verdict}`, age)];
 }
 
 function columns(sources, takenAt) {

@@ -8,7 +8,7 @@ import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
 import { h, putChanged } from "../parts/dom.js";
 import { eventTable } from "../parts/event-table.js";
-import { anyValue, facts } from "../parts/facts.js";
+import { facts } from "../parts/facts.js";
 import { count, known, rate, timeNode } from "../parts/format.js";
 import { cacheFill, evidenceText, gatewaySource, hasNumbers, latencyText } from "../parts/gateway-table.js";
 import { panel, viewHead } from "../parts/panel.js";
@@ -33,7 +33,7 @@ export function showGateway({ main, route, signal, setTitle }) {
     putChanged(head.firstChild, gateway.name, () => longText(gateway.name || `Gateway ${id}`, 160));
     putChanged(state.body, { ...gateway, verdicts: null, evidence: null }, () => stateFacts(gateway));
     putChanged(numbers.body, gateway, () => (hasNumbers(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "It has told no numbers.")));
-    putChanged(evidence.body, [gateway.trust, gateway.evidence, gateway.evidence_detail], () => evidenceParts(gateway));
+    putChanged(evidence.body, [gateway.trust, gateway.trust_why, gateway.evidence], () => evidenceParts(gateway));
     verdicts.show(gateway.verdicts);
     source.taken(hasNumbers(gateway) ? gateway.age_s : 0);
   };
@@ -43,7 +43,15 @@ export function showGateway({ main, route, signal, setTitle }) {
     h("div", { class: "columns" }, state.element, numbers.element, evidence.element), verdictPanel.element, eventsPanel(id, signal));
 }
 
-const evidenceParts = (gateway) => [h("p", {}, evidenceText(gateway, new Moment())), gateway.evidence_detail && anyValue(gateway.evidence_detail)];
+function evidenceParts(gateway) {
+  const { trust_why: why, evidence } = gateway;
+  const shown = evidence && facts([
+    ["Shown", timeNode(evidence.at_s)],
+    ["Start of the data plane", count(evidence.boot_count)],
+    ["State since then", count(evidence.sequence)],
+  ]);
+  return [h("p", {}, evidenceText(gateway, new Moment())), why && h("p", {}, longText(why, 400)), shown];
+}
 
 function stateFacts(gateway) {
   return facts([
