@@ -6,14 +6,14 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::trust::{Standing, Times, Trust, TrustPolicy, Unbelieved, Verdict};
+use linewarden_controller::trust::{Memory, Standing, Times, Trust, TrustPolicy, Unbelieved, Verdict};
 use linewarden_controller::{Controller, Denial, Link, Policy, Refusal, Want};
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram, Entry};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::state::{Measured, bpf_digest};
 use linewarden_evidence::statement::{Inventory, Kind, Nonce, Statement, verify};
-use linewarden_evidence::{BootCount, SwitchId};
+use linewarden_evidence::{BootCount, Sequence, SwitchId};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{Credentials, DeviceRecord, MasterKey, Registry, RegistryError};
@@ -239,6 +239,26 @@ fn a_new_registration_shows_itself_anew() {
     let nonce = trust.look(2 * S, &mut random).nonce.expect("at once");
     trust.judge(&plane.statement(nonce), None, 2 * S).unwrap();
     assert!(trust.gives_rows(2 * S));
+}
+
+#[test]
+fn what_another_controller_has_seen_counts_while_the_key_is_the_same() {
+    for (is_same, seen, gives_rows) in [(true, (3, 2), true), (true, (4, 0), false), (false, (4, 0), true)] {
+        let mut plane = Plane::new(3);
+        let mut trust = Trust::new(plane.policy());
+        let key = match is_same {
+            true => plane.signer.public_key(),
+            false => signer().public_key(),
+        };
+        trust.begin();
+        trust.recall(&Memory {
+            key: key.fingerprint(),
+            seen: Some((BootCount(seen.0), Sequence(seen.1))),
+        });
+        let nonce = trust.look(0, &mut nonces()).nonce.unwrap();
+        trust.judge(&plane.statement(nonce), None, 0).unwrap();
+        assert_eq!(trust.gives_rows(0), gives_rows, "{is_same} {seen:?}");
+    }
 }
 
 /// Something that happens to a gateway.
@@ -483,4 +503,40 @@ async fn silence_takes_the_leases_away_too() {
     assert!(verdict.link.is_some());
     let refused = link.judge(&[], None, times(at + ANSWER)).await.unwrap_err();
     assert!(matches!(refused, RegistryError::OldFence { .. }));
+}
+
+#[tokio::test]
+async fn a_fence_that_was_raised_is_told_again_to_the_same_process_only() {
+    let mut plane = Plane::new(3);
+    let controller = site(&mut plane).await;
+    let before = controller.connect(GATEWAY, 1).await.unwrap();
+    let link = controller.connect(GATEWAY, 1).await.unwrap();
+    shown(&link, &mut plane, S).await;
+    plane.set(8);
+    let first = shown(&link, &mut plane, EVERY + S).await.link.unwrap();
+    // The answer was lost.
+    let told = link.look(times(EVERY + S), &mut nonces_at(7)).await;
+    let told = told.unwrap().unwrap();
+    assert_eq!(told.link.unwrap().number(), first.number());
+    assert!(matches!(told.scrutiny.standing, Standing::Distrusted { .. }));
+    // Likewise where it was raised twice since.
+    plane.set(7);
+    shown(&first, &mut plane, 2 * EVERY + S).await;
+    plane.set(8);
+    let second = shown(&first, &mut plane, 3 * EVERY + S).await.link.unwrap();
+    for lost in [&link, &first] {
+        let told = lost.look(times(3 * EVERY + S), &mut nonces_at(8)).await;
+        assert_eq!(told.unwrap().unwrap().link.unwrap().number(), second.number());
+    }
+    let old = before
+        .look(times(3 * EVERY + S), &mut nonces_at(9))
+        .await
+        .unwrap_err();
+    assert!(!controller.has_distrusted(&old), "that one was replaced: {old}");
+    controller.connect(GATEWAY, 2).await.unwrap();
+    let old = second
+        .look(times(3 * EVERY + S), &mut nonces_at(9))
+        .await
+        .unwrap_err();
+    assert!(!controller.has_distrusted(&old), "and this one by now: {old}");
 }
