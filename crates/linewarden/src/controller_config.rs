@@ -1,9 +1,12 @@
 //! The configuration of a controller as people write it.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use linewarden_gateway::config::RegistrySection;
+use linewarden_controller::trust::TrustPolicy;
+use linewarden_gateway::config::{RegistrySection, TrustSection};
+use linewarden_protocol::ids::GatewayId;
 use linewarden_service::validity_s;
 use linewarden_tls::{ServerTls, first_certificate};
 use serde::Deserialize;
@@ -11,7 +14,7 @@ use serde::Deserialize;
 use crate::cmd::now_s;
 use crate::config_file::{ConfigFile, OfRole, Problem, Role};
 use crate::failure::Failure;
-use crate::{log, nats_config, registry, secret_file, tls};
+use crate::{log, nats_config, registry, secret_file, tls, trust_config};
 
 /// A whole configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -29,6 +32,9 @@ pub struct ControllerConfig {
     /// What devices run is checked.
     #[serde(default)]
     pub attest: AttestSection,
+    /// Gateways that get rows only while they show what they run; all others always get them.
+    #[serde(default)]
+    pub trust: BTreeMap<GatewayNumber, TrustSection>,
     /// Where events are published.
     pub nats: Option<NatsSection>,
     /// Its log.
@@ -87,6 +93,25 @@ impl Default for RowsSection {
 pub struct AttestSection {
     /// The key that signs results.
     pub signing_key: Option<PathBuf>,
+}
+
+/// The name of a table: N of `[trust.N]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct GatewayNumber(pub u32);
+
+impl TryFrom<String> for GatewayNumber {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let number = text
+            .parse()
+            .ok()
+            .filter(|number: &u32| number.to_string() == text);
+        number
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is no gateway's number, such as 7 in [trust.7]"))
+    }
 }
 
 /// `[nats]`.
@@ -158,9 +183,11 @@ impl ControllerConfig {
             ]
         });
         let nats = nats.into_iter().flatten().map(Option::as_mut);
+        let trust = self.trust.values_mut().flat_map(TrustSection::paths);
         let named = paths
             .into_iter()
             .chain(nats)
+            .chain(trust)
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
         named.for_each(|path| *path = directory.join(&*path));
@@ -192,11 +219,25 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>
     let wrong = file.value.mistakes();
     let wrong = wrong.iter().filter(|(field, _)| !parsed.lacks(field));
     problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
+    let wrong = file.value.mistakes_of_trust();
+    let wrong = wrong.iter().filter(|(field, _)| !parsed.lacks(field));
+    problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
     problems.sort_by_key(Problem::place);
     (Some(file), problems)
 }
 
 impl ControllerConfig {
+    fn mistakes_of_trust(&self) -> Vec<([String; 3], String)> {
+        let of = |(number, section): (&GatewayNumber, &TrustSection)| {
+            let field = place_of_trust(*number);
+            let mistakes = section.mistakes().into_iter();
+            mistakes
+                .map(move |(name, problem)| (field(name), problem))
+                .collect::<Vec<_>>()
+        };
+        self.trust.iter().flat_map(of).collect()
+    }
+
     /// What is wrong with fields beside others, each with its path.
     fn mistakes(&self) -> Vec<([&'static str; 2], String)> {
         let mut wrong = Vec::new();
@@ -251,6 +292,33 @@ impl ControllerConfig {
     }
 }
 
+/// A field of a `[trust.N]`.
+fn place_of_trust(GatewayNumber(number): GatewayNumber) -> impl Fn(&str) -> [String; 3] {
+    move |field| ["trust".to_owned(), number.to_string(), field.to_owned()]
+}
+
+/// What gateways must show to get rows.
+///
+/// # Errors
+/// Reference values or keys that cannot be read, or reference values of another data plane: all of them.
+pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, TrustPolicy)>, Vec<Problem>> {
+    let (mut policies, mut problems) = (Vec::new(), Vec::new());
+    for (number, section) in &file.value.trust {
+        let gateway = GatewayId(number.0);
+        match trust_config::policy(section, gateway, None) {
+            Ok(policy) => policies.push((gateway, policy)),
+            Err((field, failure)) => problems.push(
+                file.problem(&place_of_trust(*number)(field), &failure.to_string())
+                    .with_code(failure.code()),
+            ),
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(policies),
+        false => Err(problems),
+    }
+}
+
 /// What this machine lacks; nothing is changed.
 pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     let config = &file.value;
@@ -283,6 +351,7 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     {
         problems.push(place(["attest", "signing_key"], &failure));
     }
+    problems.extend(trust(file).err().into_iter().flatten());
     problems.extend(nats_config::read(file).err());
     if let Err((field, failure)) = registry::examine(&config.registry).await {
         problems.push(place(["registry", field], &failure));

@@ -1,6 +1,5 @@
 //! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,20 +8,17 @@ use std::time::Duration;
 use linewarden_controller::attest::Signer;
 use linewarden_controller::trust::TrustPolicy;
 use linewarden_dataplane::capability::{self, Capability};
-use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_dataplane::{ethtool, xdp};
-use linewarden_evidence::SwitchId;
-use linewarden_evidence::appraisal::Reference;
-use linewarden_evidence::encoding::Object;
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_link::{Client, ClientOptions};
+use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::failure::Failure;
-use crate::{cmd, evidence_key, log, registry, secret_file, tls};
+use crate::{evidence_key, log, registry, secret_file, tls, trust_config};
 
 /// The oldest kernel that the eBPF program is meant for.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -399,71 +395,16 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
     let Some(section) = &file.value.trust else {
         return Ok(None);
     };
-    let problem = |field: &str, failure: &Failure| {
+    let kind = match file.value.gateway.dataplane {
+        Backend::P4 => Kind::P4,
+        Backend::Xdp | Backend::Host => Kind::Xdp,
+    };
+    let gateway = GatewayId(file.value.gateway.id);
+    let policy = trust_config::policy(section, gateway, Some(kind)).map_err(|(field, failure)| {
         file.problem(&["trust", field], &failure.to_string())
             .with_code(failure.code())
-    };
-    let key = evidence_key::public(&section.key).map_err(|failure| problem("key", &failure))?;
-    let reference_key = section.reference_key.as_deref();
-    let reference_key = reference_key
-        .map(evidence_key::public)
-        .transpose()
-        .map_err(|failure| problem("reference_key", &failure))?;
-    let mut reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
-        .map_err(|failure| problem("reference", &failure))?;
-    reference.switch =
-        Some(data_plane(file, &reference).map_err(|said| file.problem(&["trust", "reference"], &said))?);
-    let nanoseconds = |seconds: u32| u64::from(seconds).saturating_mul(1_000_000_000);
-    Ok(Some(TrustPolicy {
-        reference,
-        key,
-        every_ns: nanoseconds(section.every_s),
-        answer_ns: nanoseconds(section.answer_s),
-    }))
-}
-
-/// The data plane that statements must be of, which the reference values must be for.
-///
-/// # Errors
-/// They are for another, in words.
-fn data_plane(file: &ConfigFile<GatewayConfig>, reference: &Reference) -> Result<SwitchId, String> {
-    let (kind, id) = match file.value.gateway.dataplane {
-        // The switch has a number of its own, which only they tell.
-        Backend::P4 => (Kind::P4, reference.switch),
-        // One key on two gateways, and values for any: still the one's statement does not stand for the other.
-        Backend::Xdp | Backend::Host => (Kind::Xdp, Some(SwitchId(file.value.gateway.id.into()))),
-    };
-    let number = |switch: Option<SwitchId>| switch.map_or("any".to_owned(), |switch| switch.to_string());
-    let is_other = reference.switch.is_some_and(|switch| Some(switch) != id);
-    if is_other || reference.kind != kind {
-        return Err(format!(
-            "it is for data plane {}, of kind {}; this gateway's is {}, of kind {}",
-            number(reference.switch),
-            reference.kind.name(),
-            number(id),
-            kind.name()
-        ));
-    }
-    if kind == Kind::P4
-        && let Some(changing) = changing(reference)
-    {
-        return Err(format!(
-            "it was made without --gateway: {changing} changes while the gateway serves; make it anew"
-        ));
-    }
-    id.ok_or_else(|| {
-        "it is for any switch; name the one, for whoever has its key could be another".to_owned()
-    })
-}
-
-/// What changes all the time in a switch and is not left open.
-fn changing(reference: &Reference) -> Option<&Object> {
-    let names = changing_objects();
-    let changes: BTreeSet<Object> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    let mut fixed = reference.objects.iter().filter(|listed| !listed.is_volatile);
-    fixed
-        .find(|listed| changes.contains(&listed.object))
-        .map(|listed| &listed.object)
+    })?;
+    Ok(Some(policy))
 }
 
 /// What reaches the controllers; nothing if there are none elsewhere.

@@ -19,6 +19,7 @@ mod service_manager;
 mod signals;
 mod site;
 mod tls;
+mod trust_config;
 
 use std::process::ExitCode;
 

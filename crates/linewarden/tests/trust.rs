@@ -1,5 +1,5 @@
-//! A gateway that shows its controller what it runs: trusted, changed behind its back, and put right again. Gateway and device are in
-//! network namespaces of their own.
+//! A gateway that shows its controller what it runs: trusted, changed behind its back, and put right again, with a controller in its own
+//! process or with controllers elsewhere. Gateway and device are in network namespaces of their own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,11 +10,14 @@
 mod support;
 
 use std::path::Path;
+use std::time::Instant;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use linewarden_lab::xdp_pass::XdpPass;
+use linewarden_testbed::{Postgres, PostgresOptions};
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process};
+use support::{Namespace, PATIENCE, PROGRAM, Process};
 
 const CONFIGURATION: &str = "\
 [gateway]
@@ -39,6 +42,24 @@ reference_key = \"operator.pub\"
 key = \"gateway.pub\"
 every_s = 1
 answer_s = 20
+";
+
+/// Behind controllers: its trust is theirs to decide.
+const ELSEWHERE: &str = "\
+[gateway]
+id = 5
+interfaces = [\"v\"]
+addresses = [\"10.9.1.1\"]
+slots = 16
+[controller]
+addresses = [\"127.0.0.1:20560\", \"127.0.0.1:20570\"]
+ca = \"pki/ca.pem\"
+cert = \"gateway-5.pem\"
+key = \"gateway-5.key\"
+[evidence]
+key = \"gateway.evidence-key\"
+boot_count = \"boot-count\"
+socket = \"evidence.sock\"
 ";
 
 struct Site {
@@ -228,4 +249,149 @@ fn a_gateway_of_another_configuration_gets_nothing_and_a_spoilt_count_stops_the_
         said.contains("boot_count") || said.contains("interface"),
         "{said}"
     );
+}
+
+/// Controllers on the gateway's machine, over one database.
+struct Controllers<'s> {
+    site: &'s Site,
+    registry: String,
+}
+
+impl Controllers<'_> {
+    const PORTS: [(&'static str, u16); 2] = [("a", 20_560), ("b", 20_570)];
+
+    fn make_files(&self) {
+        let site = self.site;
+        site.run("certificate ca --out pki");
+        site.run("certificate gateway --ca pki --id 5 --out gateway-5");
+        for (name, _) in Self::PORTS {
+            site.run(&format!(
+                "certificate controller --ca pki --name 127.0.0.1 --out ctl-{name}"
+            ));
+            self.configure(name, "");
+        }
+        std::fs::write(site.at().join("gateway.toml"), ELSEWHERE).unwrap();
+        site.run(&format!(
+            "registry create --registry {} --key-file master.key",
+            self.registry
+        ));
+        site.run("device enroll simulated --device d1 --rows 60 --out devices --config ctl-a.toml");
+        let token = site.run("user add vic --role viewer --config ctl-a.toml");
+        support::key_file(site.at(), "vic", &token, 0o600);
+        site.key("gateway");
+        site.key("operator");
+    }
+
+    fn configure(&self, name: &str, trust: &str) {
+        let (_, port) = Self::PORTS.into_iter().find(|(of, _)| *of == name).unwrap();
+        let text = format!(
+            "[service]\nname = \"ctl-{name}\"\nlisten = \"127.0.0.1:{port}\"\n\
+             [tls]\ncert = \"ctl-{name}.pem\"\nkey = \"ctl-{name}.key\"\nca = \"pki/ca.pem\"\n\
+             [registry]\npath = \"{}\"\nmaster_key_file = \"master.key\"\n{trust}",
+            self.registry
+        );
+        std::fs::write(self.site.at().join(format!("ctl-{name}.toml")), text).unwrap();
+    }
+
+    fn start(&self, name: &str) -> Process {
+        let words = format!("controller --config ctl-{name}.toml --json");
+        let controller = self.site.gateway.start(self.site.at(), &words);
+        controller.event("started");
+        controller
+    }
+
+    fn ask(&self, name: &str, words: &str) -> String {
+        let (_, port) = Self::PORTS.into_iter().find(|(of, _)| *of == name).unwrap();
+        self.site.run(&format!(
+            "{words} --json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
+        ))
+    }
+
+    /// What a controller says of the gateway, once it is as wanted.
+    fn gateway(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let said = self.ask(name, "gateway status 5");
+            let gateway: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+            if wanted(&gateway) {
+                return gateway;
+            }
+            assert!(Instant::now() < until, "{gateway}");
+        }
+    }
+}
+
+/// How the gateway stands by the word of a controller.
+fn by(controller: &'static str, trust: &'static str) -> impl Fn(&Value) -> bool {
+    move |gateway| gateway["controller"] == controller && gateway["trust"] == trust
+}
+
+#[test]
+fn a_gateway_of_controllers_elsewhere_shows_what_it_runs_to_each_of_them() {
+    let Some(site) = Site::new() else {
+        println!("SKIPPED: no root, or no unshare, ip and ethtool");
+        return;
+    };
+    let database = match Postgres::start(PostgresOptions::default()) {
+        Ok(database) => database,
+        Err(missing) => {
+            println!("SKIPPED: needs PostgreSQL: {missing}");
+            return;
+        }
+    };
+    let controllers = Controllers {
+        site: &site,
+        registry: database.new_schema("fleet").unwrap(),
+    };
+    controllers.make_files();
+    let unasking = controllers.start("a");
+    let serving = site.serve();
+    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.make_reference();
+    let gateway = controllers.gateway("a", |gateway| gateway["state"] == "connected");
+    assert_eq!(gateway["trust"], Value::Null, "nobody wants anything of it");
+    serving.terminate();
+    unasking.terminate();
+
+    for name in ["a", "b"] {
+        controllers.configure(name, &TRUST.replace("[trust]", "[trust.5]"));
+        site.run(&format!("check --machine ctl-{name}.toml"));
+    }
+    site.run("check --machine gateway.toml");
+    let (mut first, second) = (controllers.start("a"), controllers.start("b"));
+    let serving = site.serve();
+    serving.wait_for("trust", stands("trusted"));
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    let gateway = controllers.gateway("b", by("ctl-a", "trusted"));
+    assert_eq!(gateway["evidence"]["verdict"], "affirming", "{gateway}");
+    assert_eq!(gateway["evidence"]["boot_count"], 2, "{gateway}");
+
+    first.end_by(Signal::SIGKILL);
+    controllers.gateway("b", by("ctl-b", "trusted"));
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+
+    change_settings(&serving);
+    serving.wait_for("distrust", stands("distrusted"));
+    let gateway = controllers.gateway("b", by("ctl-b", "untrusted"));
+    let why = gateway["trust_why"].as_str().unwrap();
+    assert!(why.contains("map control: differs"), "{why}");
+    serving.wait_for("the loss", |line| line["devices"] == 0);
+    assert!(!site.authenticates(2), "it has no rows");
+
+    // Where it is not trusted it goes to another controller, which hears from it what is right again.
+    let again = controllers.start("a");
+    second.terminate();
+    change_settings(&serving);
+    serving.wait_for("trust again", stands("trusted"));
+    controllers.gateway("a", by("ctl-a", "trusted"));
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    let events = controllers.ask("a", "events");
+    let told = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
+    assert_eq!(
+        (told("gateway_trusted"), told("gateway_distrusted")),
+        (2, 1),
+        "{events}"
+    );
+    serving.terminate();
+    again.terminate();
 }

@@ -82,13 +82,17 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
     };
     let identity = files.read_server()?;
     let signer = signer(config)?;
+    let trust = controller_config::trust(&file).map_err(|problems| Failure::all(&problems))?;
     let nats = nats_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
     let registry = runtime.block_on(registry::open(&config.registry))?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
         mark_block: config.rows.mark_block,
     };
-    let controller = Controller::new(registry.clone(), policy);
+    let controller = trust.into_iter().fold(
+        Controller::new(registry.clone(), policy),
+        |controller, (gateway, policy)| controller.trusting(gateway, policy),
+    );
     let (controller, signer) = match signer {
         Some(text) => {
             let read = || Signer::from_pem(&text).map_err(|error| Failure::input(error.to_string()));

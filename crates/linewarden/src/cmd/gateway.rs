@@ -15,6 +15,8 @@ pub enum GatewayCommand {
     /// List gateways and how they stand
     #[command(after_help = "\
 connected: heard within 10 seconds. silent: not. never: in the book, and never heard. retired: for good.
+Evidence, of gateways that have to show what they run: trusted; untrusted: gets no rows; unproven: has shown its controller nothing yet; \
+overdue: should have shown itself again by now.
 
 Examples:
   linewarden gateway list --config controller.toml
@@ -166,6 +168,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
             or_dash(gateway.slots),
             or_dash(gateway.sessions),
             or_dash(gateway.authentications_per_s.map(|rate| format!("{rate:.1}"))),
+            shown(gateway),
             or_dash(gateway.controller.as_deref()),
         ]);
     }
@@ -178,10 +181,25 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         "slots",
         "sessions",
         "auth/s",
+        "evidence",
         "controller",
     ];
     output.table(&header, &[0, 3, 4, 5, 6, 7], rows)?;
     output.line(counted(gateways.len() as u64, "gateway"))
+}
+
+/// Whether it is trusted, and how old that is on which this rests; a dash where it has to show nothing.
+fn shown(gateway: &Gateway) -> String {
+    let age = gateway
+        .evidence
+        .as_ref()
+        .map(|evidence| format!(", {} s old", evidence.age_s));
+    or_dash(
+        gateway
+            .trust
+            .as_ref()
+            .map(|trust| format!("{trust}{}", age.unwrap_or_default())),
+    )
 }
 
 fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
@@ -209,7 +227,11 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
             or_dash(gateway.authentications_per_s.map(|rate| format!("{rate:.1}"))),
         ),
         ("latency", or_dash(latency)),
+        ("evidence", shown(gateway)),
     ];
+    if let Some(why) = &gateway.trust_why {
+        fields.push(("because", why.clone()));
+    }
     if let Some(at_s) = gateway.retired_at_s {
         fields.push(("retired", date(at_s)));
         fields.push(("reason", gateway.retired_reason.clone().unwrap_or_default()));

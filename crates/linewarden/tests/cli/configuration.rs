@@ -411,3 +411,42 @@ fn provers_that_others_can_read_are_refused() {
         "{told}"
     );
 }
+
+#[test]
+fn mistakes_in_what_gateways_of_a_controller_must_show_have_their_places() {
+    let site = Site::empty();
+    let controller = "[service]\n[tls]\ncert = \"c.pem\"\nkey = \"c.key\"\nca = \"ca.pem\"\n\
+                      [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+    let write = |trust: &str| site.write("c.toml", &format!("{controller}{trust}"));
+    write(
+        "[trust.7]\nreference = \"\"\nkey = \"g.pub\"\nevery_s = 0\n[trust.8]\nreference = \"r\"\nanswer_s = 601\n",
+    );
+    let told = site.run("check c.toml").refused(2);
+    for line in [
+        "c.toml:10:1: trust.7.reference: \"\": name a path",
+        "c.toml:12:1: trust.7.every_s: 0: allowed is 1 to 86400",
+        "c.toml:13:1: trust.8: missing field `key`",
+        "c.toml:15:1: trust.8.answer_s: 601: allowed is 1 to 600",
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+    for name in ["seven", "07", "4294967296"] {
+        write(&format!("[trust.{name}]\nreference = \"r\"\nkey = \"g.pub\"\n"));
+        let told = site.run("check c.toml").refused(2);
+        let said = format!("trust.{name}: \"{name}\" is no gateway's number, such as 7 in [trust.7]");
+        assert!(told.contains(&said), "{said}\n{told}");
+    }
+    write("[trust.7]\nreference = \"r\"\nkey = \"g.pub\"\n");
+    site.run("check c.toml").ok();
+    let told = site.run("check --machine c.toml").refused(2);
+    assert!(
+        told.contains("c.toml:11:1: trust.7.key: ") && told.contains("g.pub"),
+        "{told}"
+    );
+    site.write("g.pub", "none\n");
+    let told = site.run("check --machine c.toml").refused(2);
+    assert!(
+        told.contains("c.toml:11:1: trust.7.key: ") && told.contains("g.pub"),
+        "{told}"
+    );
+}
