@@ -83,6 +83,7 @@ mod sqlite;
 mod store;
 mod transfer;
 mod walk;
+mod watch;
 
 pub use attest::{
     Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrolledAt, Group, GroupList, GroupName,
@@ -117,3 +118,4 @@ pub use service::{
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};
 pub use walk::ActiveDevice;
+pub use watch::{Watch, Watched};

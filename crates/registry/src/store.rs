@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use linewarden_files::seal::{Sealer, derive_key};
@@ -16,6 +16,7 @@ use crate::record_mac::RecordMac;
 use crate::service::Act;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
+use crate::watch::Watch;
 
 /// What the key check seals.
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
@@ -95,6 +96,7 @@ struct Inner {
     reader_apart: Pool,
     keys: Keys,
     writing: Writing,
+    watch: OnceLock<Box<dyn Watch>>,
 }
 
 /// What it takes to write alone.
@@ -245,6 +247,11 @@ impl Registry {
         self.inner.location.as_ref()
     }
 
+    /// Has `watch` know how transactions go, of all clones, from now on. The first one stays.
+    pub fn watch(&self, watch: impl Watch + 'static) {
+        let _ = self.inner.watch.set(Box::new(watch));
+    }
+
     /// Waits for what is under way and ends all connections, for all clones. SQLite folds its write-ahead log into the file.
     pub async fn close(self) {
         self.inner.reader.close().await;
@@ -325,12 +332,17 @@ impl Registry {
 
     /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
     pub(crate) async fn write_whatever(&self) -> Result<Transaction> {
-        match (&self.inner.writer, &self.inner.writing) {
-            (Pool::Sqlite(writer), Writing::Sqlite(guard)) => guard.begin(writer).await,
-            (Pool::Postgres(writer), Writing::Postgres(lock)) => Ok(lock.begin(writer).await?.into()),
+        let mut watched = self.inner.watch.get().and_then(|watch| watch.wanted());
+        let transaction = match (&self.inner.writer, &self.inner.writing) {
+            (Pool::Sqlite(writer), Writing::Sqlite(guard)) => guard.begin(writer).await?,
+            (Pool::Postgres(writer), Writing::Postgres(lock)) => lock.begin(writer).await?.into(),
             // No other pair is made.
-            _ => Err(RegistryError::Locked),
+            _ => return Err(RegistryError::Locked),
+        };
+        if let Some(watched) = &mut watched {
+            watched.begun();
         }
+        Ok(transaction.watched_by(watched))
     }
 
     /// The same, unless the registry was moved elsewhere. What somebody does is in the journal with it.
@@ -404,6 +416,7 @@ impl From<sqlite::Opened> for Inner {
             reader_apart: opened.reader_apart,
             keys: opened.keys,
             writing: Writing::Sqlite(opened.guard),
+            watch: OnceLock::new(),
         }
     }
 }
@@ -417,6 +430,7 @@ impl From<postgres::Opened> for Inner {
             reader_apart: opened.reader_apart,
             keys: opened.keys,
             writing: Writing::Postgres(opened.lock),
+            watch: OnceLock::new(),
         }
     }
 }

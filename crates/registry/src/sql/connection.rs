@@ -10,6 +10,7 @@ use sqlx::{Arguments as _, Connection as _, Database, PgConnection, Postgres, Sq
 
 use super::row::Row;
 use super::value::Value;
+use crate::watch::Watched;
 
 /// What differs from one database to the other.
 pub(crate) trait Driver: Database {
@@ -121,21 +122,34 @@ impl Connection {
 }
 
 /// A transaction, undone where it is dropped.
-pub(crate) struct Transaction(Connection);
+pub(crate) struct Transaction {
+    connection: Connection,
+    watched: Option<Box<dyn Watched>>,
+}
 
 impl Transaction {
+    /// Has somebody know how it goes.
+    pub(crate) fn watched_by(mut self, watched: Option<Box<dyn Watched>>) -> Self {
+        self.watched = watched;
+        self
+    }
+
     pub(crate) async fn commit(self) -> sqlx::Result<()> {
-        match self.0 {
-            Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.commit().await,
-            Connection::Postgres(Handle::InTransaction(transaction)) => transaction.commit().await,
+        match self.connection {
+            Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.commit().await?,
+            Connection::Postgres(Handle::InTransaction(transaction)) => transaction.commit().await?,
             // No other is made.
-            _ => Ok(()),
+            _ => {}
         }
+        if let Some(mut watched) = self.watched {
+            watched.committed();
+        }
+        Ok(())
     }
 
     /// Undoes it, and waits until it is undone.
     pub(crate) async fn rollback(self) -> sqlx::Result<()> {
-        match self.0 {
+        match self.connection {
             Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.rollback().await,
             Connection::Postgres(Handle::InTransaction(transaction)) => transaction.rollback().await,
             _ => Ok(()),
@@ -143,15 +157,24 @@ impl Transaction {
     }
 }
 
+impl From<Connection> for Transaction {
+    fn from(connection: Connection) -> Self {
+        Self {
+            connection,
+            watched: None,
+        }
+    }
+}
+
 impl From<sqlx::Transaction<'static, Sqlite>> for Transaction {
     fn from(transaction: sqlx::Transaction<'static, Sqlite>) -> Self {
-        Self(Connection::Sqlite(Handle::InTransaction(transaction)))
+        Connection::Sqlite(Handle::InTransaction(transaction)).into()
     }
 }
 
 impl From<sqlx::Transaction<'static, Postgres>> for Transaction {
     fn from(transaction: sqlx::Transaction<'static, Postgres>) -> Self {
-        Self(Connection::Postgres(Handle::InTransaction(transaction)))
+        Connection::Postgres(Handle::InTransaction(transaction)).into()
     }
 }
 
@@ -159,13 +182,13 @@ impl Deref for Transaction {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        &self.0
+        &self.connection
     }
 }
 
 impl DerefMut for Transaction {
     fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.0
+        &mut self.connection
     }
 }
 
