@@ -24,6 +24,8 @@ pub(crate) const COOKIE: &str = "linewarden_session";
 const OWN_HEADER: &str = "x-linewarden";
 /// How long it is believed that a token is whose it was: a user who was removed may ask for so long.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
+/// How long it may take to find out who asks: a lock of the database and a connection to it are waited for no longer.
+const FIND_MAX: Duration = Duration::from_secs(10);
 /// Tokens remembered.
 const KNOWN_MAX: usize = 10_000;
 
@@ -142,7 +144,9 @@ pub(crate) async fn authenticate(
 ) -> Result<Response> {
     let peer = request.extensions().get::<Peer>().cloned();
     let peer = peer.ok_or_else(ApiError::unauthenticated)?;
-    let principal = match find(&app, &peer, request.headers()).await? {
+    let found = tokio::time::timeout(FIND_MAX, find(&app, &peer, request.headers())).await;
+    let found = found.map_err(|_| ApiError::unavailable("the registry's database does not answer"))?;
+    let principal = match found? {
         Some(principal) => principal,
         // Guessing is slow; who is let in is not counted.
         None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(60)),

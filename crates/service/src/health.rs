@@ -18,6 +18,9 @@ pub(crate) async fn healthz() -> &'static str {
 /// How long it is good to know whether the registry answers: whoever reaches the controller may ask as often as they like.
 const READY_FOR: Duration = Duration::from_secs(1);
 
+/// How long it may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
 /// Whether the registry answered a moment ago; who asks meanwhile waits for whoever asks it.
 #[derive(Default)]
 pub(crate) struct LastReady(Mutex<Option<(Instant, bool)>>);
@@ -28,12 +31,15 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
     let is_ready = match *last {
         Some((at, is_ready)) if at.elapsed() < READY_FOR => is_ready,
         _ => {
-            let answer = app.registry.revision().await;
-            if let Err(error) = &answer {
-                tracing::warn!(%error, "not ready");
+            let answer = tokio::time::timeout(ANSWER_MAX, app.registry.revision()).await;
+            match &answer {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "not ready"),
+                Err(_) => tracing::warn!("not ready: the registry has not answered within 5 s"),
             }
-            *last = Some((Instant::now(), answer.is_ok()));
-            answer.is_ok()
+            let is_ready = matches!(answer, Ok(Ok(_)));
+            *last = Some((Instant::now(), is_ready));
+            is_ready
         }
     };
     match is_ready {

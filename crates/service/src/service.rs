@@ -24,6 +24,8 @@ use crate::stream::Stream;
 
 /// From one look at everything to the next.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// Longest look: whoever was silent meanwhile is to be told of.
+const STATUS_MAX: Duration = Duration::from_secs(10);
 /// What a client may speak: gRPC wants the second version.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -200,17 +202,24 @@ async fn watch_all(app: App) {
     loop {
         clock.tick().await;
         app.fleet.watch();
-        if let Err(error) = app.fleet.read(&app.registry).await {
-            tracing::debug!(%error, "how other controllers' gateways stand was not read");
-        }
-        if app.stream.listeners() > 0
-            && let Some(event) = api::status_event(&app).await
-        {
-            app.stream.send(event);
+        if tokio::time::timeout(STATUS_MAX, look(&app)).await.is_err() {
+            tracing::debug!("the registry has not said how everything stands");
         }
         if shrunk.elapsed() >= Limits::SHRINK_EVERY {
             app.limits.shrink();
             shrunk = tokio::time::Instant::now();
         }
+    }
+}
+
+/// How other controllers' gateways stand, and what is told of all to who listens.
+async fn look(app: &App) {
+    if let Err(error) = app.fleet.read(&app.registry).await {
+        tracing::debug!(%error, "how other controllers' gateways stand was not read");
+    }
+    if app.stream.listeners() > 0
+        && let Some(event) = api::status_event(app).await
+    {
+        app.stream.send(event);
     }
 }

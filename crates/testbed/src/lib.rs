@@ -12,7 +12,7 @@ mod process;
 use std::net::IpAddr;
 
 pub use nats::Nats;
-pub use postgres::{Postgres, PostgresOptions};
+pub use postgres::{Paused, Postgres, PostgresOptions};
 
 /// An address and a port.
 #[derive(Clone, Copy, Debug)]

@@ -180,6 +180,25 @@ impl Postgres {
             .kill()
     }
 
+    /// Its processes do nothing any more, as on a machine whose disk has hung, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn pause(&self) -> io::Result<Paused> {
+        let file = fs::read_to_string(self.directory.join("data/postmaster.pid"))?;
+        let first = file.lines().next().unwrap_or_default().to_owned();
+        // It makes no more of them from here on.
+        if !signal("STOP", &first)? {
+            return Err(io::Error::other("no server is running"));
+        }
+        let mut paused = Paused { processes: first };
+        let children = format!("/proc/{0}/task/{0}/children", paused.processes);
+        paused.processes = format!("{} {}", paused.processes, fs::read_to_string(children)?);
+        // Some end meanwhile.
+        signal("STOP", &paused.processes)?;
+        Ok(paused)
+    }
+
     fn port(&self) -> u16 {
         self.options.listen.map_or(5432, |listen| listen.port)
     }
@@ -245,6 +264,28 @@ impl Postgres {
             )),
         }
     }
+}
+
+/// A server that does nothing; dropped, it goes on.
+#[derive(Debug)]
+pub struct Paused {
+    processes: String,
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let _ = signal("CONT", &self.processes);
+    }
+}
+
+/// Whether all of them were there.
+fn signal(name: &str, processes: &str) -> io::Result<bool> {
+    let status = Command::new("/bin/sh")
+        .args(["-c", "kill -\"$0\" \"$@\"", name])
+        .args(processes.split_whitespace())
+        .stderr(Stdio::null())
+        .status()?;
+    Ok(status.success())
 }
 
 impl Drop for Postgres {

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use crate::office::{Ca, Office, key};
 use crate::site::{Client as Device, LONG, config, pool, record};
 
-fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
+pub fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
     let config = Config {
         gateway_id: id,
         ..config()
@@ -37,7 +37,7 @@ fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
     (gateway, SocketAddr::new(config.local[0], config.lap_port))
 }
 
-fn enrol(office: &Office, device: DeviceId, rows: u32) {
+pub fn enrol(office: &Office, device: DeviceId, rows: u32) {
     let record = record(device, pool(device, rows));
     office.runtime.block_on(office.registry.enrol(record)).unwrap();
 }

@@ -11,11 +11,13 @@
 mod site;
 
 mod access;
+mod database;
 mod devices;
 mod events;
 #[path = "../dashboard/fleet.rs"]
 mod fleet;
 mod floods;
+mod full;
 mod gateways;
 mod nats;
 mod office;
