@@ -14,10 +14,10 @@ use serde::Deserialize;
 use crate::cmd::now_s;
 use crate::config_file::{ConfigFile, OfRole, Problem, Role};
 use crate::failure::Failure;
-use crate::{log, nats_config, registry, secret_file, tls, trust_config};
+use crate::{log, nats_config, registry, secret_file, telemetry_config, tls, trust_config};
 
 /// A whole configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerConfig {
     /// The service itself.
@@ -37,6 +37,8 @@ pub struct ControllerConfig {
     pub trust: BTreeMap<GatewayNumber, TrustSection>,
     /// Where events are published.
     pub nats: Option<NatsSection>,
+    /// Where traces go.
+    pub telemetry: Option<TelemetrySection>,
     /// Its log.
     #[serde(default)]
     pub log: LogSection,
@@ -139,6 +141,22 @@ pub struct NatsSection {
     pub credentials_file: Option<PathBuf>,
 }
 
+/// `[telemetry]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelemetrySection {
+    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector that speaks OTLP over gRPC.
+    pub otlp: String,
+    /// The CA of its certificate, PEM, for `https`.
+    pub ca: Option<PathBuf>,
+    /// Whether `http` may go to another machine.
+    #[serde(default)]
+    pub plaintext: bool,
+    /// Which part of all traces is sent, from 0 to 1.
+    #[serde(default = "default_sample")]
+    pub sample: f64,
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -159,6 +177,10 @@ fn default_subject_prefix() -> String {
     "linewarden.events".to_owned()
 }
 
+fn default_sample() -> f64 {
+    1.0
+}
+
 impl OfRole for ControllerConfig {
     const ROLE: Role = Role::Controller;
 }
@@ -173,6 +195,9 @@ impl ControllerConfig {
             self.registry.path.file_mut(),
             self.registry.master_key_file.as_mut(),
             self.attest.signing_key.as_mut(),
+            self.telemetry
+                .as_mut()
+                .and_then(|telemetry| telemetry.ca.as_mut()),
         ];
         let nats = self.nats.as_mut().map(|nats| {
             [
@@ -353,6 +378,7 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     }
     problems.extend(trust(file).err().into_iter().flatten());
     problems.extend(nats_config::read(file).err());
+    problems.extend(telemetry_config::read(file).err());
     if let Err((field, failure)) = registry::examine(&config.registry).await {
         problems.push(place(["registry", field], &failure));
     }

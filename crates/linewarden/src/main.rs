@@ -18,6 +18,7 @@ mod secret_file;
 mod service_manager;
 mod signals;
 mod site;
+mod telemetry_config;
 mod tls;
 mod trust_config;
 

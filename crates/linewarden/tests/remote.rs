@@ -15,6 +15,8 @@ mod refused;
 #[path = "remote/resumed.rs"]
 mod resumed;
 mod support;
+#[path = "remote/telemetry.rs"]
+mod telemetry;
 
 use serde_json::Value;
 

@@ -17,6 +17,7 @@ use crate::fleet::Sink;
 use crate::limits::Limits;
 use crate::shares::Shares;
 use crate::state::App;
+use crate::telemetry;
 
 /// The service's name, and what of it.
 const QUESTION: &str = "/linewarden.link.v1.Link/{question}";
@@ -52,10 +53,15 @@ pub(crate) fn router(app: &App) -> Router {
             router.route_service(path, long.clone())
         })
         .layer(middleware::from_fn_with_state(places, take_a_place));
-    Router::new()
-        .route_service(QUESTION, short)
-        .merge(long)
-        .layer(middleware::from_fn_with_state(app.limits.clone(), gateways_only))
+    let known = Router::new().route_service(QUESTION, short).merge(long);
+    let known = match &app.tracer {
+        Some(tracer) => known.layer(middleware::from_fn_with_state(
+            tracer.clone(),
+            telemetry::of_gateway,
+        )),
+        None => known,
+    };
+    known.layer(middleware::from_fn_with_state(app.limits.clone(), gateways_only))
 }
 
 /// Turns away who has no gateway's certificate before anything that it sends is read, and who asks for more than its due.

@@ -6,6 +6,8 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use linewarden_registry::{Answered, Kept, Role};
+use opentelemetry::Context;
+use opentelemetry::trace::FutureExt as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::auth::Principal;
@@ -75,7 +77,8 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
     }
     let request = Request::from_parts(parts, Body::from(body));
     // Whoever asked may be gone by then: what has been begun ends, and its answer is kept for when it asks again.
-    let work = tokio::spawn(async move { keep(&app, &principal.name, &key, next.run(request).await).await });
+    let work = async move { keep(&app, &principal.name, &key, next.run(request).await).await };
+    let work = tokio::spawn(work.with_context(Context::current()));
     work.await.map_err(|_| {
         ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -4,7 +4,8 @@
 //!   browser, command line ─── HTTPS, token or certificate ──► api ──┐
 //!   gateways ──────────────── gRPC, certificate ────────────► link ─┤──► registry (SQLite, or PostgreSQL for many controllers)
 //!   Prometheus ────────────── /metrics ─────────────────────► fleet ┤
-//!   NATS ◄─────────────────── JetStream ────────────────────── nats ┘
+//!   NATS ◄─────────────────── JetStream ────────────────────── nats ┤
+//!   OpenTelemetry ◄────────── OTLP ─────────────────────── telemetry ┘
 //! ```
 //!
 //! A service keeps nothing that another one could not make anew: any number of them stand over one registry on PostgreSQL, and whoever
@@ -31,8 +32,10 @@ mod shares;
 mod state;
 mod stream;
 mod trust;
+mod telemetry;
 
 pub use api::{openapi, wire};
 pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_of, user_uri, validity_s};
 pub use service::{Service, ServiceError, ServiceOptions};
+pub use telemetry::{TelemetryError, TelemetryOptions};

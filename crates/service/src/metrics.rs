@@ -10,6 +10,7 @@ use crate::clock::{now_ms, now_s};
 use crate::fleet::{Heard, SILENT_MS};
 use crate::nats::NatsCounts;
 use crate::state::App;
+use crate::telemetry::TraceCounts;
 
 /// Upper bounds of the buckets of latencies, seconds.
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
@@ -75,6 +76,9 @@ pub(crate) fn page(app: &App) -> String {
     own(&mut page, app);
     if let Some(nats) = &app.nats {
         published(&mut page, nats);
+    }
+    if let Some(traces) = &app.traces {
+        traced(&mut page, traces);
     }
     let gateways = app.fleet.all();
     let gateways: Vec<(u32, Heard)> = gateways
@@ -165,6 +169,19 @@ fn published(page: &mut Page, nats: &NatsCounts) {
             page.value(name, "", value);
         }
     }
+}
+
+fn traced(page: &mut Page, traces: &TraceCounts) {
+    let name = "linewarden_trace_spans_exported_total";
+    page.begin(name, "counter", "Spans that the collector of traces took.");
+    page.value(name, "", traces.exported.load(Relaxed));
+    let name = "linewarden_trace_spans_lost_total";
+    page.begin(
+        name,
+        "counter",
+        "Spans that the collector of traces did not take, or that found the queue full.",
+    );
+    page.value(name, "", traces.lost.load(Relaxed));
 }
 
 fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {

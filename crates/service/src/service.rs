@@ -21,6 +21,7 @@ use crate::listener::{self, Tls};
 use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
 use crate::stream::Stream;
+use crate::telemetry::{Telemetry, TelemetryError, TelemetryOptions, Transactions};
 
 /// From one look at everything to the next.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +48,8 @@ pub struct ServiceOptions {
     pub signer: Option<Arc<Signer>>,
     /// Where events are published; nowhere if not given.
     pub nats: Option<NatsOptions>,
+    /// Where traces go; nowhere if not given.
+    pub telemetry: Option<TelemetryOptions>,
 }
 
 /// Why it does not start.
@@ -66,6 +69,9 @@ pub enum ServiceError {
     /// Nothing can be published so.
     #[error("[nats] {0}")]
     Nats(#[from] NatsError),
+    /// No trace can be told so.
+    #[error("[telemetry] {0}")]
+    Telemetry(#[from] TelemetryError),
 }
 
 /// A service at work.
@@ -76,14 +82,15 @@ pub struct Service {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     background: Vec<JoinHandle<()>>,
+    telemetry: Option<Telemetry>,
 }
 
 impl Service {
     /// Begins to serve.
     ///
     /// # Errors
-    /// An address that is taken, a certificate that cannot be used, or no way to publish events. A NATS server that does not answer is
-    /// none.
+    /// An address that is taken, a certificate that cannot be used, no way to publish events or to tell traces. A NATS server or a
+    /// collector that does not answer is none.
     pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
         let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
         let listen = bind(options.listen).await?;
@@ -102,6 +109,13 @@ impl Service {
             }
             None => (None, None),
         };
+        let telemetry = options.telemetry.as_ref();
+        let telemetry = telemetry
+            .map(|options| Telemetry::start(options, &name))
+            .transpose()?;
+        if let Some(telemetry) = &telemetry {
+            options.registry.watch(Transactions(telemetry.tracer()));
+        }
         let app = App {
             name,
             registry: options.registry,
@@ -110,6 +124,8 @@ impl Service {
             fleet,
             stream,
             nats,
+            tracer: telemetry.as_ref().map(Telemetry::tracer),
+            traces: telemetry.as_ref().map(Telemetry::counts),
             limits: Limits::new(),
             known: Arc::default(),
             counts: Arc::default(),
@@ -146,6 +162,7 @@ impl Service {
             stop,
             tasks: tasks_at_work,
             background,
+            telemetry,
         })
     }
 
@@ -180,6 +197,9 @@ impl Service {
         for task in self.background {
             task.abort();
             let _ = task.await;
+        }
+        if let Some(telemetry) = self.telemetry {
+            telemetry.end().await;
         }
     }
 }

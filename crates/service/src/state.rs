@@ -5,6 +5,7 @@ use std::sync::Arc;
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
 use linewarden_registry::Registry;
+use opentelemetry_sdk::trace::SdkTracer;
 
 use crate::api::LastCounted;
 use crate::auth::Known;
@@ -14,6 +15,7 @@ use crate::limits::Limits;
 use crate::metrics::Counts;
 use crate::nats::NatsCounts;
 use crate::stream::Stream;
+use crate::telemetry::TraceCounts;
 
 /// Shared by all questions. Cheap to clone.
 #[derive(Clone)]
@@ -25,6 +27,8 @@ pub(crate) struct App {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) stream: Arc<Stream>,
     pub(crate) nats: Option<Arc<NatsCounts>>,
+    pub(crate) tracer: Option<SdkTracer>,
+    pub(crate) traces: Option<Arc<TraceCounts>>,
     pub(crate) limits: Limits,
     pub(crate) known: Arc<Known>,
     pub(crate) counts: Arc<Counts>,

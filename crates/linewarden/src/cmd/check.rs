@@ -21,7 +21,7 @@ agent's or a controller's is seen from it. \
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
 looked at; for an agent's the helper data, what its PUF names, the interface, and for [attest] the key's file, the event \
 log and that the TPM's device file can be opened; whether the TPM works, and whether the log explains its PCRs, is found \
-out by `attest measure`; for a controller's its certificate, keys and CA, and the registry. Warnings change nothing of the exit \
+out by `attest measure`; for a controller's its certificate, keys and CAs, where events and traces go, and the registry. Warnings change nothing of the exit \
 code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:

@@ -15,7 +15,7 @@ use crate::controller_config::{self, ControllerConfig};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::{Signals, Told};
-use crate::{log, nats_config, registry, secret_file, service_manager, tls};
+use crate::{log, nats_config, registry, secret_file, service_manager, telemetry_config, tls};
 
 /// What is told if the configuration says nothing.
 const LOG_LEVEL: &str = "info";
@@ -84,6 +84,7 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
     let signer = signer(config)?;
     let trust = controller_config::trust(&file).map_err(|problems| Failure::all(&problems))?;
     let nats = nats_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let telemetry = telemetry_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
     let registry = runtime.block_on(registry::open(&config.registry))?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
@@ -110,6 +111,7 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         controller,
         signer,
         nats,
+        telemetry,
     });
     let service = runtime.block_on(started).map_err(Failure::failed)?;
     output.object(&Line::Started {

@@ -104,6 +104,11 @@ impl Office {
             .end_by(nix::sys::signal::Signal::SIGKILL);
     }
 
+    /// As a service manager ends it, which must be well.
+    pub fn terminate(&mut self) {
+        self.controller.take().unwrap().terminate();
+    }
+
     /// Keeps somebody's token where others cannot read it.
     pub fn token(&self, name: &str, token: &str) {
         let path = self.path(&format!("{name}.token"));

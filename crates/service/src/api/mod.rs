@@ -33,7 +33,7 @@ use crate::error::ApiError;
 use crate::extract::without_null;
 use crate::idempotency::once;
 use crate::state::App;
-use crate::{dashboard, health};
+use crate::{dashboard, health, telemetry};
 
 /// What is asked and answered, as both ends have it.
 pub mod wire {
@@ -167,6 +167,10 @@ pub(crate) fn router(app: &App) -> Router {
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn(without_null))
         .layer(middleware::from_fn_with_state(app.clone(), counted));
+    let api = match &app.tracer {
+        Some(tracer) => api.layer(middleware::from_fn_with_state(tracer.clone(), telemetry::of_api)),
+        None => api,
+    };
     Router::new()
         .nest("/api/v1", api)
         .route("/openapi.json", get(described))

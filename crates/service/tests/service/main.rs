@@ -24,3 +24,4 @@ mod office;
 mod others;
 mod refused;
 mod trust;
+mod telemetry;

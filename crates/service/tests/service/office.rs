@@ -8,7 +8,7 @@ use linewarden_controller::{Controller, Policy};
 use linewarden_link::{Client, ClientOptions, Identities, gateway_uri};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Location, MasterKey, Registry, Role, User};
-use linewarden_service::{NatsOptions, Service, ServiceOptions, user_uri};
+use linewarden_service::{NatsOptions, Service, ServiceOptions, TelemetryOptions, user_uri};
 use linewarden_tls::{ClientTls, Identity, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use reqwest::{Method, RequestBuilder, Response};
@@ -87,20 +87,25 @@ pub fn key() -> MasterKey {
 impl Office {
     /// Over a file.
     pub fn new() -> Self {
-        Self::in_file(None)
+        Self::in_file(Arc::new(Ca::new()), None, None)
     }
 
     /// Over a file, and publishing events.
     pub fn new_publishing(nats: NatsOptions) -> Self {
-        Self::in_file(Some(nats))
+        Self::in_file(Arc::new(Ca::new()), Some(nats), None)
     }
 
-    fn in_file(nats: Option<NatsOptions>) -> Self {
+    /// Over a file, and telling traces.
+    pub fn new_traced(ca: Arc<Ca>, telemetry: TelemetryOptions) -> Self {
+        Self::in_file(ca, None, Some(telemetry))
+    }
+
+    fn in_file(ca: Arc<Ca>, nats: Option<NatsOptions>, telemetry: Option<TelemetryOptions>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-        let mut office = Self::publishing(Arc::new(Ca::new()), runtime, registry, "ctl-a", nats);
+        let mut office = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, |controller| controller);
         office._directory = Some(directory);
         office
     }
@@ -129,6 +134,18 @@ impl Office {
         nats: Option<NatsOptions>,
         change: impl FnOnce(Controller) -> Controller,
     ) -> Self {
+        Self::start(ca, runtime, registry, name, nats, None, change)
+    }
+
+    fn start(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+        telemetry: Option<TelemetryOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let policy = Policy {
             lease_rows: 9,
@@ -144,6 +161,7 @@ impl Office {
                 registry: registry.clone(),
                 signer: None,
                 nats,
+                telemetry,
             }))
             .unwrap();
         Self {
