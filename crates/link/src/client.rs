@@ -206,6 +206,8 @@ impl Client {
             };
             match denial(&status) {
                 Ok(denial) => return Err(denial),
+                // Of this gateway it has too much at the moment: what it remembers of the connection stays good.
+                Err(failed) if status.code() == Code::ResourceExhausted => return Err(failed),
                 Err(failed) => {
                     self.leave(at, Some(&connected.id));
                     last = Some(failed);

@@ -214,10 +214,16 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     })
 }
 
-/// Whether [`open`] would find a registry of this key that this program knows; nothing is changed.
-pub(crate) async fn examine(registry: &Location, key: &MasterKey) -> Result<()> {
+/// A connection to a registry that is there.
+pub(crate) async fn reading(registry: &Location) -> Result<Connection> {
     let (mut connection, _) = connect(registry, &Options::default()).await?;
     refuse_missing(&mut connection, registry).await?;
+    Ok(connection)
+}
+
+/// Whether [`open`] would find a registry of this key that this program knows; nothing is changed.
+pub(crate) async fn examine(registry: &Location, key: &MasterKey) -> Result<()> {
+    let mut connection = reading(registry).await?;
     examine_with(&mut connection, registry, key).await?;
     connection.close().await.map_err(at(registry))
 }

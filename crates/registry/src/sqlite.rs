@@ -117,7 +117,6 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
 
 /// Whether [`open`] would find a registry of this key that this program knows; nothing is changed.
 pub(crate) async fn examine(path: &Path, key: &MasterKey) -> Result<()> {
-    check_header(path)?;
     look(path, key).await
 }
 
@@ -256,8 +255,9 @@ const CONTENT_FINDINGS: [&str; 4] = [
     "NUMERIC value in ",
 ];
 
-/// Reads the schema and the key check, and writes nothing.
-async fn look(path: &Path, key: &MasterKey) -> Result<()> {
+/// A connection to a registry that writes nothing.
+pub(crate) async fn reading(path: &Path) -> Result<Connection> {
+    check_header(path)?;
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     // Without a log the file is all there is, and SQLite need make none to read it.
@@ -269,7 +269,12 @@ async fn look(path: &Path, key: &MasterKey) -> Result<()> {
         .read_only(true)
         .immutable(is_alone);
     let connection = SqliteConnection::connect_with(&connect).await.map_err(at(path))?;
-    let mut connection = Connection::from(connection);
+    Ok(connection.into())
+}
+
+/// Reads the schema and the key check, and writes nothing.
+async fn look(path: &Path, key: &MasterKey) -> Result<()> {
+    let mut connection = reading(path).await?;
     examine_with(&mut connection, path, key).await?;
     connection.close().await.map_err(at(path))
 }

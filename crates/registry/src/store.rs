@@ -451,16 +451,32 @@ pub(crate) async fn initialise(connection: &mut Connection, key: &MasterKey) -> 
     Ok(keys)
 }
 
+/// What a registry and its copies have, and no other: its id and its key check.
+type Origin = (Vec<u8>, Vec<u8>);
+
+async fn origin(connection: &mut Connection) -> Result<Option<Origin>> {
+    let found = sql::query("SELECT registry_id, key_check FROM registry").fetch_optional(connection);
+    Ok(found.await?)
+}
+
+/// Whether what is at `location` is a copy of the registry of this connection, or that itself.
+pub(crate) async fn is_copied_to(connection: &mut Connection, location: &Location) -> Result<bool> {
+    let mut other = match location {
+        Location::Sqlite(path) => sqlite::reading(path).await?,
+        Location::Postgres(_) => postgres::reading(location).await?,
+    };
+    let theirs = origin(&mut other).await;
+    other.close().await?;
+    Ok(origin(connection).await? == theirs?)
+}
+
 /// The registry's keys, if it was made with this one.
 pub(crate) async fn check_key(
     connection: &mut Connection,
     registry: &Location,
     key: &MasterKey,
 ) -> Result<Keys> {
-    let found: Option<(Vec<u8>, Vec<u8>)> = sql::query("SELECT registry_id, key_check FROM registry")
-        .fetch_optional(connection)
-        .await
-        .map_err(at(registry))?;
+    let found = origin(connection).await.map_err(at(registry))?;
     let (registry_id, key_check) = found.ok_or_else(|| RegistryError::Open {
         registry: registry.clone(),
         source: Box::new(RegistryError::Damaged {

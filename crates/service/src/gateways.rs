@@ -36,11 +36,11 @@ const QUESTION_MAX: Duration = Duration::from_secs(60);
 /// Serves gateways.
 pub(crate) fn router(app: &App) -> Router {
     // Nobody who asks the API keeps a gateway from the registry.
-    let server = Server::new(
-        app.controller.apart(),
-        Machine::new(),
-        Sink(Arc::clone(&app.fleet)),
-    );
+    let sink = Sink {
+        fleet: Arc::clone(&app.fleet),
+        registry: app.registry.apart(),
+    };
+    let server = Server::new(app.controller.apart(), Machine::new(), sink);
     let short = server.clone().into_service(SHORT_MESSAGE_BYTES_MAX);
     let long = server.into_service(MESSAGE_BYTES_MAX);
     let places = LongPlaces {

@@ -31,8 +31,8 @@ mod service;
 mod shares;
 mod state;
 mod stream;
-mod trust;
 mod telemetry;
+mod trust;
 
 pub use api::{openapi, wire};
 pub use nats::{NatsError, NatsOptions, NatsTls};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use linewarden_protocol::ids::GatewayId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::shares::{Share, Shares};
 
@@ -19,7 +19,7 @@ const ATTEMPTS_PER_MINUTE: u32 = 30;
 /// Streams of events of one user at once: browsers and programs that listen.
 const STREAMS_OF_USER_MAX: usize = 100;
 
-/// Imports of one user at once, and of all: each has two chunks of devices in memory, and all write one after the other.
+/// Imports of one user at once, and of all: each has three chunks of devices in memory, and all store one after the other.
 const IMPORTS_OF_USER_MAX: usize = 4;
 const IMPORTS_MAX: usize = 16;
 
@@ -35,6 +35,7 @@ pub(crate) struct Limits {
     streams: Shares<String>,
     imports: Shares<String>,
     all_imports: Arc<Semaphore>,
+    storing: Arc<Semaphore>,
 }
 
 /// A user's place for one import, until it is dropped.
@@ -63,6 +64,7 @@ impl Limits {
             streams: Shares::new(STREAMS_OF_USER_MAX),
             imports: Shares::new(IMPORTS_OF_USER_MAX),
             all_imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
+            storing: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -86,6 +88,12 @@ impl Limits {
         let share = self.imports.take(user.to_owned())?;
         let place = Arc::clone(&self.all_imports).try_acquire_owned().ok()?;
         Some((share, place))
+    }
+
+    /// The turn to store a chunk of an import, until it is dropped: a gateway that writes waits for no more than one of them.
+    pub(crate) async fn store(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.storing.acquire().await.ok()
     }
 
     /// Whether a gateway may register once more now.

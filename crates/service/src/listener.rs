@@ -1,6 +1,7 @@
 //! Connections: TLS, who is at the other end, and HTTP in both versions.
 
 mod activity;
+mod newcomers;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,12 +26,13 @@ use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
 use self::activity::Activity;
+use self::newcomers::Newcomers;
 use crate::clock::now_s;
 use crate::peer::{Peer, owner};
 use crate::shares::Shares;
 
-/// Longest wait for a handshake and its place, longest wait for the first question, and longest head of one.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for the first question, and longest head of one.
+const QUESTION_MAX: Duration = Duration::from_secs(10);
 /// Longest time without a question or an answer on the way.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// How long somebody who is turned away may take to hear it, and how much more they may say.
@@ -40,20 +42,18 @@ const UNREAD_PARTS_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections at once from one address, which may be that of many behind a translator.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
-/// Connections of who has shown no certificate: some stay for gateways, however many others come.
-const NAMELESS_MAX: usize = 8_000;
-/// Connections of one gateway: of its process, and of those before it that have not noticed yet.
-const CONNECTIONS_PER_GATEWAY_MAX: usize = 4;
-/// Connections that have not shown yet who they are. Few addresses do not take all places, each for as long as a handshake may take.
-const HANDSHAKES_MAX: usize = 2_048;
-/// Of these from one address: who says nothing takes no places from others.
-const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
-/// Longest handshake once it has its place; a gateway gives up sooner.
-const HANDSHAKE_AT_WORK_MAX: Duration = Duration::from_secs(3);
+/// Connections of who has shown no certificate. With newcomers they are fewer than all: some places stay for gateways.
+const NAMELESS_MAX: usize = 7_000;
+/// Connections of one gateway: its process may open one for each of its desks at once, and keeps the first; those before may be there yet.
+const CONNECTIONS_PER_GATEWAY_MAX: usize = 16;
+/// Of newcomers from one address.
+const NEWCOMERS_PER_ADDRESS_MAX: usize = 64;
+/// Longest handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 /// Questions at once on one connection.
 const STREAMS_MAX: u32 = 256;
 /// Likewise on a gateway's, whose messages may be long; it asks one of each kind at a time.
-const GATEWAY_STREAMS_MAX: u32 = 32;
+const GATEWAY_STREAMS_MAX: u32 = 16;
 /// How often a connection is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// How long answers under way may take at the end.
@@ -91,8 +91,8 @@ impl Tls {
 struct Listening {
     tls: Option<Tls>,
     router: Router,
-    handshakes: Arc<Semaphore>,
-    shares_of_handshakes: Shares<IpAddr>,
+    newcomers: Arc<Newcomers>,
+    shares_of_newcomers: Shares<IpAddr>,
     nameless: Arc<Semaphore>,
     shares_of_gateways: Shares<GatewayId>,
     stop: watch::Receiver<bool>,
@@ -110,8 +110,8 @@ pub(crate) async fn serve(
     let listening = Listening {
         tls,
         router,
-        handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
-        shares_of_handshakes: Shares::new(HANDSHAKES_PER_ADDRESS_MAX),
+        newcomers: Arc::default(),
+        shares_of_newcomers: Shares::new(NEWCOMERS_PER_ADDRESS_MAX),
         nameless: Arc::new(Semaphore::new(NAMELESS_MAX)),
         shares_of_gateways: Shares::new(CONNECTIONS_PER_GATEWAY_MAX),
         stop: stop.clone(),
@@ -158,8 +158,8 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
     let Listening {
         tls,
         router,
-        handshakes,
-        shares_of_handshakes,
+        newcomers,
+        shares_of_newcomers,
         nameless,
         shares_of_gateways,
         stop,
@@ -171,19 +171,14 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
     };
     // Before the configuration is taken: what is exchanged meanwhile ends it too.
     let mut exchanged = tls.exchanges.subscribe();
-    let share = shares_of_handshakes.take(owner(address.ip()));
+    let share = shares_of_newcomers.take(owner(address.ip()));
     let share = share.ok_or_else(|| io::Error::other("too many handshakes from this address"))?;
-    let handshake = async {
-        let _place = handshakes.acquire().await.map_err(io::Error::other)?;
-        let at_work = shake_hands(&tls, stream);
-        tokio::time::timeout(HANDSHAKE_AT_WORK_MAX, at_work)
-            .await
-            .map_err(|_| timed_out())?
+    let (newcomer, pushed_out) = newcomers.enter();
+    let stream = tokio::select! {
+        shaken = tokio::time::timeout(HANDSHAKE_MAX, shake_hands(&tls, stream)) => shaken.map_err(|_| timed_out())??,
+        () = pushed_out => return Err(io::Error::other("too many handshakes, and this the oldest").into()),
     };
-    let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake)
-        .await
-        .map_err(|_| timed_out())??;
-    drop(share);
+    drop((share, newcomer));
     let certificate = stream
         .get_ref()
         .1
@@ -255,7 +250,7 @@ struct Patience {
 }
 
 const PATIENCE: Patience = Patience {
-    first: HANDSHAKE_MAX,
+    first: QUESTION_MAX,
     idle: IDLE_MAX,
     grace: GRACE,
 };

@@ -152,11 +152,17 @@ impl NatsOptions {
 
     fn addresses(&self) -> Result<Vec<ServerAddr>, NatsError> {
         let parse = |address: &String| {
-            let parsed = address.parse::<ServerAddr>();
-            parsed.map_err(|error| NatsError::Address {
+            let wrong = |why: String| NatsError::Address {
                 address: address.clone(),
-                why: error.to_string(),
-            })
+                why,
+            };
+            let parsed: ServerAddr = address
+                .parse()
+                .map_err(|error: std::io::Error| wrong(error.to_string()))?;
+            match parsed.scheme() {
+                "nats" | "tls" => Ok(parsed),
+                other => Err(wrong(format!("{other}:// is not spoken"))),
+            }
         };
         match self.servers.is_empty() {
             // The client would take that for this machine.
@@ -182,6 +188,10 @@ impl NatsOptions {
                 let tries = u32::try_from(tries).unwrap_or(u32::MAX);
                 Duration::from_millis(50).saturating_mul(tries).min(RECONNECT_MAX)
             });
+        if self.tls.is_none() && !self.in_the_clear {
+            // Those that a server names are spoken to as they like, and that may be in the clear.
+            options = options.ignore_discovered_servers();
+        }
         // Once for each time that it goes: tries are many.
         let is_told = AtomicBool::new(false);
         options = options.event_callback(move |event| {
@@ -541,7 +551,11 @@ mod tests {
     fn what_cannot_be_used_is_said_before_anything_is_connected() {
         assert!(options().check().is_ok());
         type Change = fn(&mut NatsOptions);
-        let wrong: [(Change, &str); 7] = [
+        let wrong: [(Change, &str); 8] = [
+            (
+                |options| options.servers.push("wss://n3.example".to_owned()),
+                "servers",
+            ),
             (|options| options.servers.clear(), "servers"),
             (
                 |options| options.servers.push("nats://192.0.2.1:4222".to_owned()),

@@ -14,7 +14,7 @@ use crate::enrol::Progress;
 use crate::error::{RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Builder, Connection, Value};
-use crate::store::{Draft, Options, Registry, at};
+use crate::store::{Draft, Options, Registry, at, is_copied_to};
 
 /// Parameters of one statement: SQLite takes 32,766.
 const PARAMETERS_MAX: usize = 30_000;
@@ -94,8 +94,14 @@ impl Registry {
         let mut draft = match begun {
             // Either it was moved there already, or that is another one.
             Err(exists @ RegistryError::AlreadyExists { .. }) => {
-                self.refuse_moved(&mut transaction).await?;
-                return Err(exists);
+                let Err(moved) = self.refuse_moved(&mut transaction).await else {
+                    return Err(exists);
+                };
+                if matches!(is_copied_to(&mut transaction, &target).await, Ok(true)) {
+                    note_end(&mut transaction).await?;
+                    transaction.commit().await?;
+                }
+                return Err(moved);
             }
             begun => begun?,
         };
@@ -121,11 +127,17 @@ impl Registry {
 
     async fn end_move(&self) -> Result<()> {
         let mut transaction = self.write_whatever().await?;
-        sql::query("UPDATE registry SET move_ended = 1")
-            .execute(&mut *transaction)
-            .await?;
+        note_end(&mut transaction).await?;
         Ok(transaction.commit().await?)
     }
+}
+
+/// The registry that this one was moved to has been seen there.
+async fn note_end(connection: &mut Connection) -> Result<()> {
+    sql::query("UPDATE registry SET move_ended = 1")
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Copies all tables and compares the copy.

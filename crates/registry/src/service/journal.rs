@@ -323,14 +323,17 @@ impl Registry {
     ) -> Result<JournalPage> {
         let limit = limit.max(1);
         let mut snapshot = self.reader().snapshot().await?;
-        let mut rows = Vec::new();
+        let most = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut rows: Vec<JournalRow> = Vec::new();
         for part in parts(filter) {
-            let query = question(filter, &part, before, limit);
+            // Older ones than those that are found already have no place.
+            let floor = rows.get(most.saturating_sub(1)).map_or(0, |row| row.0.0);
+            let query = question(filter, &part, floor, before, limit);
             let found: Vec<JournalRow> = query.build().fetch_all(&mut *snapshot).await?;
             rows.extend(found);
+            rows.sort_unstable_by_key(|row| Reverse(row.0.0));
+            rows.truncate(most);
         }
-        rows.sort_unstable_by_key(|row| Reverse(row.0.0));
-        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         let entries: Vec<Entry> = rows
             .into_iter()
             .map(|row| entry(self.record_mac(), row))
@@ -366,12 +369,20 @@ fn parts(filter: &JournalFilter) -> Vec<Kinds<'_>> {
     }
 }
 
-fn question(filter: &JournalFilter, kinds: &Kinds<'_>, before: Option<u64>, limit: u32) -> Builder {
+/// Entries behind `floor` and before `before`.
+fn question(
+    filter: &JournalFilter,
+    kinds: &Kinds<'_>,
+    floor: i64,
+    before: Option<u64>,
+    limit: u32,
+) -> Builder {
     let mut query = Builder::new(concat!(
         "SELECT ",
         journal_columns!(),
-        " FROM journal WHERE journal.number < "
+        " FROM journal WHERE journal.number > "
     ));
+    query.push_bind(floor).push(" AND journal.number < ");
     query.push_bind(
         before
             .and_then(|number| i64::try_from(number).ok())

@@ -171,6 +171,31 @@ async fn a_move_that_has_ended_is_not_repeated() {
     assert!(!file.exists());
 }
 
+/// Killed after the copy was seen and before that was noted: whoever repeats the move while it is there ends it. Somebody else's
+/// registry in that place ends nothing.
+#[tokio::test]
+async fn a_move_that_is_seen_to_have_ended_is_not_repeated() {
+    let (_directory, place) = of_everything().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fleet.registry");
+    let target = Location::from(file.clone());
+    sql(&place, &format!("UPDATE registry SET moved_to = '{target}'")).await;
+    let repeat = async || {
+        let registry = Registry::open_to_move(&place, &master_key(), &target).await?;
+        registry.move_to(&target, |_| ()).await
+    };
+    Registry::create(&target, &master_key()).await.unwrap();
+    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    std::fs::remove_file(&file).unwrap();
+    repeat().await.unwrap();
+
+    sql(&place, "UPDATE registry SET move_ended = 0").await;
+    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    std::fs::rename(&file, directory.path().join("away")).unwrap();
+    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    assert!(!file.exists());
+}
+
 /// Where the copy cannot be put in place, the registry is retired already: two that give out the same rows are worse than none.
 #[tokio::test]
 async fn a_move_whose_last_step_fails_says_so_and_is_repeated() {

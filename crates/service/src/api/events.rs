@@ -1,7 +1,7 @@
 //! What happens, as it happens, and what has happened.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -29,7 +29,7 @@ const KINDS_MAX: usize = 32;
 const QUEUE: usize = 256;
 /// From one sign of life to the next.
 const ALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How long somebody may leave unread what waits: whether they may still listen is not looked at meanwhile.
+/// How long somebody may leave unread what waits.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Which events.
@@ -79,6 +79,7 @@ pub(crate) async fn stream(
         principal,
         kinds: list_of(kinds.kinds.as_deref())?,
         out,
+        looked_at: Instant::now(),
         _place: place,
     };
     tokio::spawn(listener.run(last));
@@ -92,13 +93,15 @@ struct Listener {
     principal: Principal,
     kinds: Vec<String>,
     out: mpsc::Sender<Result<Line, Infallible>>,
+    /// When it was looked last whether they may listen.
+    looked_at: Instant,
     /// Until it ends.
     _place: Listening,
 }
 
 impl Listener {
     /// Ends when the listener is gone, or may not listen any more.
-    async fn run(self, last: Option<u64>) {
+    async fn run(mut self, last: Option<u64>) {
         // Before the past is read, so that nothing falls in between.
         let mut events = self.app.stream.listen();
         let mut seen = last;
@@ -114,7 +117,7 @@ impl Listener {
             let event = tokio::select! {
                 event = events.recv() => event,
                 () = self.out.closed() => return,
-                _ = clock.tick() => match self.principal.may_stay(&self.app.registry).await {
+                _ = clock.tick() => match self.may_stay().await {
                     true => continue,
                     false => return,
                 },
@@ -134,20 +137,28 @@ impl Listener {
         }
     }
 
-    /// False when the listener is gone, or reads nothing.
-    async fn send(&self, event: &Event) -> bool {
+    async fn may_stay(&mut self) -> bool {
+        self.looked_at = Instant::now();
+        self.principal.may_stay(&self.app.registry).await
+    }
+
+    /// False when the listener is gone, reads nothing, or may not listen any more.
+    async fn send(&mut self, event: &Event) -> bool {
         let is_wanted = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
         if !is_wanted {
             return true;
+        }
+        if self.looked_at.elapsed() >= ALIVE_EVERY && !self.may_stay().await {
+            return false;
         }
         let sent = tokio::time::timeout(UNREAD_MAX, self.out.send(Ok(line(event)))).await;
         matches!(sent, Ok(Ok(())))
     }
 
     /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
-    async fn catch_up(&self, seen: &mut Option<u64>) -> bool {
+    async fn catch_up(&mut self, seen: &mut Option<u64>) -> bool {
         while let Some(from) = *seen {
-            if self.out.is_closed() || !self.principal.may_stay(&self.app.registry).await {
+            if self.out.is_closed() || !self.may_stay().await {
                 return false;
             }
             let Ok(entries) = self.app.registry.journal_after(from, PAGE_ENTRIES).await else {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use linewarden_registry::{JournalFilter, NewDevice as StoredDevice, OnConflict, Registry, SealedDevices};
+use linewarden_registry::{
+    JournalFilter, NewDevice as StoredDevice, OnConflict, Registry, RegistryError, SealedDevices,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::{Receiver, channel};
@@ -29,6 +31,8 @@ const CHUNK_DEVICES: usize = 10_000;
 const CHUNK_BYTES: usize = 8 << 20;
 /// Longest wait for more of a body.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for all devices of one transaction.
+const CHUNK_MAX: Duration = Duration::from_secs(600);
 /// When who found too many imports under way comes again.
 const RETRY_S: u32 = 5;
 /// Entries of somebody's that are looked through for an import that is sent once more.
@@ -78,11 +82,21 @@ pub(crate) async fn import(
         Some(key) => Mark::find(&app, &principal.name, key).await?,
         None => None,
     };
-    let mut chunks = Chunks::read(body, app.registry.clone());
+    let lines = Lines::new(
+        body,
+        app.registry.clone(),
+        before.as_ref().map(|before| before.stored),
+    );
+    let mut chunks = Chunks::read(lines);
     let mut stored = 0;
     loop {
-        let chunk = chunks.next().await.map_err(|error| error.having_stored(stored))?;
-        let count = chunk.devices.count() as u64;
+        let chunk = tokio::time::timeout(CHUNK_MAX, chunks.next()).await;
+        let chunk = chunk.unwrap_or_else(|_| Err(broken_off("it comes too slowly")));
+        let chunk = chunk.map_err(|error| error.having_stored(stored))?;
+        if !principal.may_stay(&app.registry).await {
+            return Err(ApiError::unauthenticated().having_stored(stored));
+        }
+        let count = chunk.count;
         if count == 0 {
             return match before.is_some_and(|before| before.stored > stored) {
                 true => Err(another()),
@@ -102,11 +116,12 @@ pub(crate) async fn import(
             _ => {}
         }
         let what = note("enrolled", None, mark.detail(count, key.as_deref()));
-        act(&app, &principal, &reason, what, async |registry| {
-            Ok(registry.import_chunk(chunk.devices, on_conflict).await?)
-        })
-        .await
-        .map_err(|error| error.having_stored(stored))?;
+        let turn = app.limits.store().await;
+        let done = act(&app, &principal, &reason, what, async |registry| {
+            Ok(registry.import_chunk(chunk.devices?, on_conflict).await?)
+        });
+        done.await.map_err(|error| error.having_stored(stored))?;
+        drop(turn);
         stored = mark.stored;
     }
 }
@@ -176,6 +191,10 @@ impl Mark {
     }
 }
 
+fn broken_off(why: impl std::fmt::Display) -> ApiError {
+    ApiError::invalid("line", format!("the body broke off: {why}"))
+}
+
 fn broken() -> ApiError {
     ApiError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
@@ -186,7 +205,9 @@ fn broken() -> ApiError {
 
 /// Devices that are stored at once.
 struct Chunk {
-    devices: SealedDevices,
+    count: u64,
+    /// What must not be stored is refused as what somebody wanted to have done.
+    devices: std::result::Result<SealedDevices, RegistryError>,
     /// Of all devices of the body, up to the last one of these.
     digest: String,
 }
@@ -199,14 +220,13 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn read(body: Body, registry: Registry) -> Self {
+    fn read(mut lines: Lines) -> Self {
         let (outbox, inbox) = channel(1);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
-            let mut lines = Lines::new(body, registry);
             loop {
                 let chunk = lines.chunk().await;
-                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.devices.count() == 0);
+                let is_last = chunk.as_ref().map_or(true, |chunk| chunk.count == 0);
                 if outbox.send(chunk).await.is_err() || is_last {
                     return;
                 }
@@ -228,6 +248,10 @@ impl Chunks {
 /// A body, line by line; no more of it is in memory than a chunk needs.
 struct Lines {
     registry: Registry,
+    /// A chunk ends with this device of the body, where an import has come to before: chunks may have been of another size.
+    first_stop: Option<u64>,
+    /// Read so far.
+    devices: u64,
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
     /// Where in it the next line begins, and up to where there is no end of it.
@@ -241,9 +265,11 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(body: Body, registry: Registry) -> Self {
+    fn new(body: Body, registry: Registry, first_stop: Option<u64>) -> Self {
         Self {
             registry,
+            first_stop,
+            devices: 0,
             body: body.into_data_stream(),
             buffer: Vec::new(),
             at: 0,
@@ -269,12 +295,18 @@ impl Lines {
             self.hash.update((line.len() as u64).to_be_bytes());
             self.hash.update(&line);
             devices.push(self.device(&line)?);
+            self.devices += 1;
+            if self.first_stop == Some(self.devices) {
+                break;
+            }
         }
+        let count = devices.len() as u64;
         // Long enough to keep others waiting.
         let registry = self.registry.clone();
         let sealed = tokio::task::spawn_blocking(move || registry.seal_chunk(devices));
         Ok(Chunk {
-            devices: sealed.await.map_err(|_| broken())??,
+            count,
+            devices: sealed.await.map_err(|_| broken())?,
             digest: self.digest(),
         })
     }
@@ -327,11 +359,11 @@ impl Lines {
                 return Ok((!line.is_empty()).then_some(line));
             }
             let more = tokio::time::timeout(SILENCE_MAX, self.body.next()).await;
-            let silent = |_| ApiError::invalid("line", "the body broke off: nothing came for a minute");
+            let silent = |_| broken_off("nothing came for a minute");
             match more.map_err(silent)? {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Some(Err(error)) => {
-                    return Err(ApiError::invalid("line", format!("the body broke off: {error}")));
+                    return Err(broken_off(error));
                 }
                 None => self.is_over = true,
             }

@@ -23,5 +23,5 @@ mod nats;
 mod office;
 mod others;
 mod refused;
-mod trust;
 mod telemetry;
+mod trust;

@@ -105,7 +105,9 @@ impl Office {
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-        let mut office = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, |controller| controller);
+        let mut office = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, |controller| {
+            controller
+        });
         office._directory = Some(directory);
         office
     }
