@@ -50,10 +50,7 @@ fn list_of(kinds: Option<&str>) -> Result<Vec<String>> {
         .map(str::to_owned)
         .collect();
     match kinds.len() > KINDS_MAX {
-        true => Err(ApiError::invalid(
-            "kinds",
-            &format!("at most {KINDS_MAX} of them"),
-        )),
+        true => Err(ApiError::invalid("kinds", format!("at most {KINDS_MAX} of them"))),
         false => Ok(kinds),
     }
 }
