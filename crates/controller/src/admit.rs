@@ -35,6 +35,10 @@ impl Link {
             };
             receptions.push(reception);
         }
+        if proven.is_empty() {
+            // Where nothing is leased nobody else looks.
+            self.check().await?;
+        }
         for (at, provision) in self.admit(&proven).await? {
             if let Some(reception) = receptions.get_mut(at) {
                 *reception = Reception::Admit(provision);

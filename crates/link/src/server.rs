@@ -258,21 +258,26 @@ impl Server {
         link: Link,
         ask: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
     ) -> Result<T, Status> {
-        let place = self
-            .connections()
-            .get(&link.gateway())
-            .map(|connection| Arc::clone(&connection.verifier))
-            .unwrap_or_default();
-        let mut place = place.lock().await;
+        let gateway = link.gateway();
+        let of_now = || {
+            let connections = self.connections();
+            connections.get(&gateway).map(|connection| Arc::clone(&connection.verifier))
+        };
+        let verifier = of_now().unwrap_or_default();
+        let mut place = verifier.lock().await;
         let number = link.number();
         if place.as_ref().is_none_or(|(of, _)| *of != number) {
             let opened = Verifier::open(link).await.map_err(|error| self.denied(error))?;
             *place = Some((number, opened));
         }
-        let Some((_, verifier)) = place.as_mut() else {
+        let Some((_, opened)) = place.as_mut() else {
             return Err(Status::internal("no verifier"));
         };
-        ask(verifier).await.map_err(|error| self.denied(error))
+        // What another connection shows meanwhile is not this one's.
+        if of_now().is_none_or(|of_now| !Arc::ptr_eq(&of_now, &verifier)) {
+            return Err(Status::unavailable("another connection has taken this one's place"));
+        }
+        ask(opened).await.map_err(|error| self.denied(error))
     }
 
     fn tell_trust(&self, gateway: GatewayId) {

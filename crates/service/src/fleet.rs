@@ -194,16 +194,18 @@ impl Fleet {
 /// How gateways stand, as controllers have noted it.
 pub(crate) async fn noted(registry: &Registry) -> Result<Vec<(GatewayId, Heard)>, RegistryError> {
     let states = registry.gateway_states().await?;
-    let heard = states.into_iter().filter_map(|state| {
-        let standing = serde_json::from_str(&state.body).ok()?;
-        let heard = Heard {
-            at_ms: state.at_ms,
-            controller: state.controller,
-            standing,
-        };
-        Some((state.gateway, heard))
-    });
+    let heard = states
+        .into_iter()
+        .filter_map(|state| Some((state.gateway, heard(state)?)));
     Ok(heard.collect())
+}
+
+fn heard(state: GatewayState) -> Option<Heard> {
+    Some(Heard {
+        standing: serde_json::from_str(&state.body).ok()?,
+        at_ms: state.at_ms,
+        controller: state.controller,
+    })
 }
 
 /// What can be true: JSON has no other numbers, and no gateway is faster, or slower, than any.
@@ -334,8 +336,8 @@ impl TellSink for Sink {
     }
 
     async fn recall(&self, gateway: GatewayId) -> Result<Option<Memory>, RegistryError> {
-        let noted = noted(&self.registry).await?;
-        let Some((_, heard)) = noted.into_iter().find(|(of, _)| *of == gateway) else {
+        let noted = self.registry.gateway_state(gateway).await?;
+        let Some(heard) = noted.and_then(heard) else {
             return Ok(None);
         };
         let Some(trust) = heard.standing.trust else {

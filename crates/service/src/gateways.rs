@@ -53,7 +53,10 @@ pub(crate) fn router(app: &App) -> Router {
             router.route_service(path, long.clone())
         })
         .layer(middleware::from_fn_with_state(places, take_a_place));
-    let known = Router::new().route_service(QUESTION, short).merge(long);
+    let known = Router::new()
+        .route_service(QUESTION, short)
+        .merge(long)
+        .layer(middleware::from_fn(within_time));
     let known = match &app.tracer {
         Some(tracer) => known.layer(middleware::from_fn_with_state(
             tracer.clone(),
@@ -75,6 +78,10 @@ async fn gateways_only(State(limits): State<Limits>, request: Request, next: Nex
     if request.uri().path() == ENTER && !limits.may_register(gateway) {
         return Status::resource_exhausted("registered too often: wait a few seconds").into_http();
     }
+    next.run(request).await
+}
+
+async fn within_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(QUESTION_MAX, next.run(request)).await {
         Ok(answer) => answer,
         Err(_) => Status::deadline_exceeded("no answer within a minute").into_http(),

@@ -1,5 +1,7 @@
 //! Writes that may be repeated: what was done once under a key is not done again.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -20,6 +22,9 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 const KEY: &str = "idempotency-key";
 /// After so long whoever took the key is gone.
 const GIVEN_UP_S: u64 = 120;
+/// Until then what was asked for has come about, and its answer is kept, or never will.
+const WORK_MAX: Duration = Duration::from_secs(60);
+const KEEP_MAX: Duration = Duration::from_secs(20);
 
 /// Among an answer's extensions: it is not kept, as there is a secret in it.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +82,13 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
     }
     let request = Request::from_parts(parts, Body::from(body));
     // Whoever asked may be gone by then: what has been begun ends, and its answer is kept for when it asks again.
-    let work = async move { keep(&app, &principal.name, &key, next.run(request).await).await };
+    let work = async move {
+        match tokio::time::timeout(WORK_MAX, next.run(request)).await {
+            Ok(answer) => keep(&app, &principal.name, &key, answer).await,
+            // It may have come about all the same: for who asks again at once it is under way.
+            Err(_) => ApiError::unavailable("no answer within a minute").into_response(),
+        }
+    };
     let work = tokio::spawn(work.with_context(Context::current()));
     work.await.map_err(|_| {
         ApiError::new(
@@ -97,8 +108,11 @@ async fn keep(app: &App, name: &str, key: &str, answer: Response) -> Response {
         body: body.to_vec(),
     });
     // Not kept, it is done once more if it is asked for once more: what was done is in the registry.
-    if let Err(error) = app.registry.end_answer(name, key, kept.as_ref()).await {
-        tracing::warn!(%error, "an answer could not be kept for who asks again");
+    let kept = app.registry.end_answer(name, key, kept.as_ref());
+    match tokio::time::timeout(KEEP_MAX, kept).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "an answer could not be kept for who asks again"),
+        Err(_) => tracing::warn!("an answer was not kept in time for who asks again"),
     }
     Response::from_parts(parts, Body::from(body))
 }

@@ -89,8 +89,11 @@ impl Trust {
             why,
             reference: bounded(&report.reference, NAME_BYTES_MAX),
             good_for_s: report.good_for_ns / 1_000_000_000,
-            // What it has shown to another controller is what it has shown last, until it shows something here.
-            evidence: evidence.or_else(|| of_key.and_then(|before| before.evidence.clone())),
+            // What it has shown to another controller may be newer than what it has shown here.
+            evidence: [evidence, of_key.and_then(|before| before.evidence.clone())]
+                .into_iter()
+                .flatten()
+                .max_by_key(|evidence| evidence.at_s),
             key,
             seen: report.memory.seen.map(|(start, number)| (start.0, number.0)),
             was_trusted,

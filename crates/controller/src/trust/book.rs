@@ -186,11 +186,17 @@ impl Link {
             Ok(()) => return Ok(None),
             Err(error) => error,
         };
-        let book = self.controller.trust();
-        let raised = book.gateways.get(&self.gateway()).and_then(|page| page.raised);
-        match raised.filter(|raised| raised.explains(&error)) {
+        let mut book = self.controller.trust();
+        let Some(page) = book.gateways.get_mut(&self.gateway()) else {
+            return Err(error);
+        };
+        match page.raised.filter(|raised| raised.explains(&error)) {
             Some(Raised { to, .. }) => Ok(Some(self.controller.link(self.gateway(), to))),
-            None => Err(error),
+            None => {
+                // Nothing is left to be taken away, be it that the answer to the raise was lost: the process is to hear that it is over.
+                page.is_fence_due = false;
+                Err(error)
+            }
         }
     }
 

@@ -201,7 +201,7 @@ impl Registry {
             .collect())
     }
 
-    /// Notes how a gateway stands, for other controllers and people. It waits for nobody who writes.
+    /// Notes how a gateway stands, for other controllers and people, unless something newer is noted. It waits for nobody who writes.
     ///
     /// # Errors
     /// A failure of the database.
@@ -209,7 +209,8 @@ impl Registry {
         let mut connection = self.writer().acquire().await?;
         sql::query(
             "INSERT INTO gateway_state (gateway_id, at_ms, controller, body) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT (gateway_id) DO UPDATE SET at_ms = excluded.at_ms, controller = excluded.controller, body = excluded.body",
+             ON CONFLICT (gateway_id) DO UPDATE SET at_ms = excluded.at_ms, controller = excluded.controller, body = excluded.body \
+             WHERE excluded.at_ms >= gateway_state.at_ms",
         )
         .bind(i64::from(state.gateway.0))
         .bind(i64::try_from(state.at_ms).unwrap_or(i64::MAX))
@@ -229,16 +230,30 @@ impl Registry {
             sql::query("SELECT gateway_id, at_ms, controller, body FROM gateway_state ORDER BY gateway_id")
                 .fetch_all(self.reader())
                 .await?;
-        let state = |(gateway, at_ms, controller, body): StateRow| {
-            Some(GatewayState {
-                gateway: GatewayId(u32::try_from(gateway.0).ok()?),
-                at_ms: u64::try_from(at_ms.0).ok()?,
-                controller: text(controller.0),
-                body: text(body.0),
-            })
-        };
         Ok(rows.into_iter().filter_map(state).collect())
     }
+
+    /// How one stood.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn gateway_state(&self, gateway: GatewayId) -> Result<Option<GatewayState>> {
+        let row: Option<StateRow> =
+            sql::query("SELECT gateway_id, at_ms, controller, body FROM gateway_state WHERE gateway_id = $1")
+                .bind(i64::from(gateway.0))
+                .fetch_optional(self.reader())
+                .await?;
+        Ok(row.and_then(state))
+    }
+}
+
+fn state((gateway, at_ms, controller, body): StateRow) -> Option<GatewayState> {
+    Some(GatewayState {
+        gateway: GatewayId(u32::try_from(gateway.0).ok()?),
+        at_ms: u64::try_from(at_ms.0).ok()?,
+        controller: text(controller.0),
+        body: text(body.0),
+    })
 }
 
 /// Entries that do not authenticate, for [`Registry::check`].
