@@ -311,8 +311,12 @@ impl Controllers<'_> {
     fn gateway(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
-            let said = self.ask(name, "gateway status 5");
-            let gateway: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+            // Another controller knows of it once the first has noted it.
+            let is_known = self.ask(name, "gateway list").contains("\"id\":5");
+            let gateway: Value = match is_known {
+                true => serde_json::from_str(self.ask(name, "gateway status 5").lines().next().unwrap()).unwrap(),
+                false => Value::Null,
+            };
             if wanted(&gateway) {
                 return gateway;
             }
