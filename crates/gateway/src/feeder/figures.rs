@@ -54,12 +54,15 @@ impl Figures {
         }
     }
 
-    /// What was measured in the window; at the first look all that there is.
+    /// What was measured in the window. When what the first look finds came about nobody knows: it counts as of then.
     fn measured(&mut self, now_ns: u64, handling: &Handling) -> Handling {
         let is_over = |at_ns: u64| now_ns.saturating_sub(at_ns) >= WINDOW_NS;
         // The newest one that is as old as the window stays: it is what the window begins at.
         while self.past.get(1).is_some_and(|(at_ns, _)| is_over(*at_ns)) {
             self.past.pop_front();
+        }
+        if self.past.is_empty() {
+            self.past.push_back((now_ns, Handling::default()));
         }
         let measured = self
             .past
@@ -113,7 +116,8 @@ mod tests {
         let live = figures.take(&look(30, 0, Some(handling.clone())));
         assert_eq!(
             (live.latency_us_p50, live.latency_us_p99),
-            (Some(us(50_000)), Some(us(50_000)))
+            (Some(us(2000)), Some(us(50_000))),
+            "what was there at first counts for a minute"
         );
         assert!(
             figures
