@@ -314,7 +314,9 @@ impl Controllers<'_> {
             // Another controller knows of it once the first has noted it.
             let is_known = self.ask(name, "gateway list").contains("\"id\":5");
             let gateway: Value = match is_known {
-                true => serde_json::from_str(self.ask(name, "gateway status 5").lines().next().unwrap()).unwrap(),
+                true => {
+                    serde_json::from_str(self.ask(name, "gateway status 5").lines().next().unwrap()).unwrap()
+                }
                 false => Value::Null,
             };
             if wanted(&gateway) {

@@ -261,7 +261,9 @@ impl Server {
         let gateway = link.gateway();
         let of_now = || {
             let connections = self.connections();
-            connections.get(&gateway).map(|connection| Arc::clone(&connection.verifier))
+            connections
+                .get(&gateway)
+                .map(|connection| Arc::clone(&connection.verifier))
         };
         let verifier = of_now().unwrap_or_default();
         let mut place = verifier.lock().await;
@@ -275,7 +277,9 @@ impl Server {
         };
         // What another connection shows meanwhile is not this one's.
         if of_now().is_none_or(|of_now| !Arc::ptr_eq(&of_now, &verifier)) {
-            return Err(Status::unavailable("another connection has taken this one's place"));
+            return Err(Status::unavailable(
+                "another connection has taken this one's place",
+            ));
         }
         ask(opened).await.map_err(|error| self.denied(error))
     }
