@@ -14,7 +14,7 @@ use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
 /// Devices per INSERT: fewer round trips to the database's thread, and far below SQLite's 32,766 parameters.
-const DEVICES_PER_INSERT: usize = 50;
+const DEVICES_PER_INSERT: usize = 100;
 /// Ids per IN list.
 pub(crate) const IDS_PER_QUERY: usize = 500;
 

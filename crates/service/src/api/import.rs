@@ -301,6 +301,8 @@ impl Lines {
             }
         }
         let count = devices.len() as u64;
+        // As the database has them: whoever is stored next shares a page with who was stored before.
+        devices.sort_unstable_by_key(|device| device.record.device.0.cast_signed());
         // Long enough to keep others waiting.
         let registry = self.registry.clone();
         let sealed = tokio::task::spawn_blocking(move || registry.seal_chunk(devices));
