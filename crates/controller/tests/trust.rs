@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+use std::time::Duration;
+
 use linewarden_controller::trust::{Memory, Standing, Times, Trust, TrustPolicy, Unbelieved, Verdict};
 use linewarden_controller::{Controller, Denial, Link, Policy, Refusal, Want};
 use linewarden_evidence::appraisal::Reference;
@@ -16,8 +18,10 @@ use linewarden_evidence::statement::{Inventory, Kind, Nonce, Statement, verify};
 use linewarden_evidence::{BootCount, Sequence, SwitchId};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_registry::{Credentials, DeviceRecord, MasterKey, Registry, RegistryError};
+use linewarden_registry::{Credentials, DeviceRecord, MasterKey, Options, Registry, RegistryError};
 use proptest::prelude::*;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 const S: u64 = 1_000_000_000;
 const EVERY: u64 = 60 * S;
@@ -363,9 +367,11 @@ fn times(now_ns: u64) -> Times {
 }
 
 async fn site(plane: &mut Plane) -> Controller {
-    let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
-        .await
-        .unwrap();
+    let key = MasterKey::from_bytes([1; 32]);
+    site_over(Registry::in_memory(&key).await.unwrap(), plane).await
+}
+
+async fn site_over(registry: Registry, plane: &mut Plane) -> Controller {
     let device = DeviceRecord {
         device: DEVICE,
         name: String::new(),
@@ -539,4 +545,54 @@ async fn a_fence_that_was_raised_is_told_again_to_the_same_process_only() {
         .await
         .unwrap_err();
     assert!(!controller.has_distrusted(&old), "and this one by now: {old}");
+}
+
+/// A fence that could not be raised, because the database was locked, stays due to the process that is distrusted, whatever one of before
+/// asks; where somebody else has raised it meanwhile that process hears that it is over.
+#[tokio::test]
+async fn a_fence_is_due_until_it_is_raised_or_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fleet.registry");
+    let options = Options {
+        busy_timeout: Duration::from_millis(50),
+        ..Options::default()
+    };
+    let key = MasterKey::from_bytes([1; 32]);
+    let registry = Registry::create_with(path.clone(), &key, &options).await.unwrap();
+    let mut plane = Plane::new(3);
+    let controller = site_over(registry.clone(), &mut plane).await;
+    let mut other = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path))
+        .await
+        .unwrap();
+    for is_raised_elsewhere in [false, true] {
+        plane.set(7);
+        let before = controller.connect(GATEWAY, 1).await.unwrap();
+        let link = controller.connect(GATEWAY, 1).await.unwrap();
+        shown(&link, &mut plane, S).await;
+        plane.set(8);
+        let asked = link.look(times(EVERY + S), &mut nonces_at(EVERY)).await;
+        let nonce = asked.unwrap().unwrap().scrutiny.nonce.unwrap();
+        other.execute("BEGIN IMMEDIATE").await.unwrap();
+        let inventory = plane.inventory();
+        let judged = link
+            .judge(&plane.statement(nonce), Some(&inventory), times(EVERY + S))
+            .await;
+        assert!(judged.is_err(), "nobody can write");
+        other.execute("ROLLBACK").await.unwrap();
+
+        let old = before
+            .look(times(EVERY + S), &mut nonces_at(8))
+            .await
+            .unwrap_err();
+        assert!(!controller.has_distrusted(&old), "that one was replaced: {old}");
+        if is_raised_elsewhere {
+            registry.register_gateway(GATEWAY, 2).await.unwrap();
+            let over = link.look(times(EVERY + S), &mut nonces_at(9)).await.unwrap_err();
+            assert!(!controller.has_distrusted(&over), "and this one by now: {over}");
+        } else {
+            let told = link.look(times(EVERY + S), &mut nonces_at(9)).await;
+            let raised = told.unwrap().unwrap().link.expect("the fence was due");
+            assert!(raised.number() > link.number());
+        }
+    }
 }

@@ -132,7 +132,7 @@ pub struct NatsSection {
     pub ca: Option<PathBuf>,
     /// Without TLS also to other machines, where nobody else is on the way.
     #[serde(default)]
-    pub in_the_clear: bool,
+    pub plaintext: bool,
     /// One's own certificate, PEM, where servers ask for one.
     pub cert: Option<PathBuf>,
     /// Its private key, PEM, of mode 0600.

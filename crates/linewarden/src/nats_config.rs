@@ -36,7 +36,7 @@ fn options(section: &NatsSection) -> Result<NatsOptions, Wrong> {
     let options = NatsOptions {
         servers: section.servers.clone(),
         tls: tls_of(section)?,
-        in_the_clear: section.in_the_clear,
+        plaintext: section.plaintext,
         credentials: credentials.map_err(|failure| ("credentials_file", failure))?,
         stream: section.stream.clone(),
         subject_prefix: section.subject_prefix.clone(),

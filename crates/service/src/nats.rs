@@ -5,7 +5,6 @@
 //! differ. Each message is published on the condition that nothing has come into the stream since that was read. Who finds that another
 //! controller was first reads again.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -21,6 +20,7 @@ use linewarden_registry::{Entry, Registry};
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
+use crate::peer::is_here;
 use crate::stream::{body_of, is_told};
 
 /// Entries that are on their way at once: what a server that has died keeps in memory here.
@@ -46,7 +46,7 @@ pub struct NatsOptions {
     /// By TLS, whatever the addresses say.
     pub tls: Option<NatsTls>,
     /// Also in the clear to other machines: whoever is on the way reads events, writes others, and is believed in what he answers.
-    pub in_the_clear: bool,
+    pub plaintext: bool,
     /// What `nsc` or an administrator gave: a `.creds` file's text.
     pub credentials: Option<Zeroizing<String>>,
     /// The stream; made if it is not there.
@@ -77,7 +77,7 @@ pub enum NatsError {
     },
     /// Another machine, without TLS.
     #[error(
-        "{address} is on another machine, and there is no TLS: name the CA of the servers in `ca`, or write tls://, or set `in_the_clear = true` \
+        "{address} is on another machine, and there is no TLS: name the CA of the servers in `ca`, or write tls://, or set `plaintext = true` \
          where nobody else is on the way"
     )]
     InTheClear {
@@ -121,8 +121,8 @@ impl NatsOptions {
     /// What of it is wrong.
     pub fn check(&self) -> Result<(), NatsError> {
         for address in self.addresses()? {
-            let is_private = self.tls.is_some() || address.tls_required() || is_this_machine(address.host());
-            if !is_private && !self.in_the_clear {
+            let is_private = self.tls.is_some() || address.tls_required() || is_here(address.host());
+            if !is_private && !self.plaintext {
                 return Err(NatsError::InTheClear {
                     address: address.into_inner().to_string(),
                 });
@@ -188,7 +188,7 @@ impl NatsOptions {
                 let tries = u32::try_from(tries).unwrap_or(u32::MAX);
                 Duration::from_millis(50).saturating_mul(tries).min(RECONNECT_MAX)
             });
-        if self.tls.is_none() && !self.in_the_clear {
+        if self.tls.is_none() && !self.plaintext {
             // Those that a server names are spoken to as they like, and that may be in the clear.
             options = options.ignore_discovered_servers();
         }
@@ -220,14 +220,6 @@ impl NatsOptions {
             None => Ok(options),
         }
     }
-}
-
-fn is_this_machine(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || address
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
 }
 
 /// How publishing goes.
@@ -540,7 +532,7 @@ mod tests {
         NatsOptions {
             servers: vec!["nats://127.0.0.1:4222".to_owned(), "tls://n2.example".to_owned()],
             tls: None,
-            in_the_clear: false,
+            plaintext: false,
             credentials: None,
             stream: "LINEWARDEN".to_owned(),
             subject_prefix: "linewarden.events".to_owned(),

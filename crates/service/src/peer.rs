@@ -46,6 +46,15 @@ pub(crate) fn owner(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Whether a host is this machine, whatever a name server says.
+pub(crate) fn is_here(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    match address.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
 /// When a certificate (DER) ends; 0 for what is none, which no handshake lets through.
 fn expiry_of(certificate: &[u8]) -> u64 {
     let parsed = parse_x509_certificate(certificate);

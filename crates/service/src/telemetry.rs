@@ -6,7 +6,6 @@
 
 mod spans;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 
 pub(crate) use self::spans::{Transactions, of_api, of_gateway};
+use crate::peer::is_here;
 
 /// Spans that wait for the collector, at most: some 2 MB.
 const QUEUE_SPANS: usize = 2_048;
@@ -157,15 +157,6 @@ impl TelemetryOptions {
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(ANSWER_TIMEOUT);
         Ok(endpoint.connect_lazy())
-    }
-}
-
-/// Whether a host is this machine, whatever a name server says.
-fn is_here(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    match address.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => host.eq_ignore_ascii_case("localhost"),
     }
 }
 

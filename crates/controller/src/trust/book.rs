@@ -56,8 +56,8 @@ pub(crate) struct Book {
 #[derive(Debug)]
 struct Page {
     trust: Trust,
-    /// It is distrusted, and its fence has not been raised for it yet.
-    is_fence_due: bool,
+    /// The registration that is distrusted, whose fence has not been raised for it yet.
+    due: Option<u64>,
     /// How it was raised last.
     raised: Option<Raised>,
     /// When it has shown something last, seconds since 1970-01-01 UTC.
@@ -79,11 +79,13 @@ impl Page {
         }
     }
 
-    /// What `change` does to the standing; a gateway that becomes distrusted loses its leases.
-    fn change<T>(&mut self, change: impl FnOnce(&mut Trust) -> T) -> T {
+    /// What `change` does to the standing of a registration; a gateway that becomes distrusted loses its leases.
+    fn change<T>(&mut self, number: u64, change: impl FnOnce(&mut Trust) -> T) -> T {
         let was_distrusted = is_distrusted(&self.trust);
         let result = change(&mut self.trust);
-        self.is_fence_due |= !was_distrusted && is_distrusted(&self.trust);
+        if !was_distrusted && is_distrusted(&self.trust) {
+            self.due = Some(number);
+        }
         result
     }
 }
@@ -98,7 +100,7 @@ impl Book {
         if let Some(page) = self.gateways.get_mut(&gateway) {
             page.trust.begin();
             // The registration has raised it.
-            page.is_fence_due = false;
+            page.due = None;
         }
     }
 
@@ -119,7 +121,7 @@ impl Controller {
     pub fn trusting(self, gateway: GatewayId, policy: TrustPolicy) -> Self {
         let page = Page {
             trust: Trust::new(policy),
-            is_fence_due: false,
+            due: None,
             raised: None,
             shown_at_s: 0,
         };
@@ -136,12 +138,14 @@ impl Controller {
     /// Whether an old fence is old because the gateway lost its leases, and not because another process has registered.
     #[must_use]
     pub fn has_distrusted(&self, error: &RegistryError) -> bool {
-        let RegistryError::OldFence { gateway, .. } = error else {
+        let RegistryError::OldFence { gateway, shown, .. } = error else {
             return false;
         };
         let book = self.trust();
         let page = book.gateways.get(gateway);
-        page.is_some_and(|page| page.is_fence_due || page.raised.is_some_and(|raised| raised.explains(error)))
+        page.is_some_and(|page| {
+            page.due == Some(*shown) || page.raised.is_some_and(|raised| raised.explains(error))
+        })
     }
 
     /// Whether a gateway has to show what it runs.
@@ -193,8 +197,8 @@ impl Link {
         match page.raised.filter(|raised| raised.explains(&error)) {
             Some(Raised { to, .. }) => Ok(Some(self.controller.link(self.gateway(), to))),
             None => {
-                // Nothing is left to be taken away, be it that the answer to the raise was lost: the process is to hear that it is over.
-                page.is_fence_due = false;
+                // Of this one nothing is left to be taken away, be it that the answer to the raise was lost: it is to hear that it is over.
+                page.due = page.due.filter(|due| *due != self.number());
                 Err(error)
             }
         }
@@ -220,7 +224,7 @@ impl Link {
             let Some(page) = book.gateways.get_mut(&self.gateway()) else {
                 return Ok(None);
             };
-            page.change(|trust| trust.look(times.now_ns, random))
+            page.change(link.number(), |trust| trust.look(times.now_ns, random))
         };
         let verdict = link.conclude(scrutiny, times).await?;
         Ok(Some(Verdict {
@@ -246,7 +250,9 @@ impl Link {
             let Some(page) = book.gateways.get_mut(&self.gateway()) else {
                 return Ok(Err(Unbelieved::Unasked));
             };
-            let judged = page.change(|trust| trust.judge(statement, inventory, times.now_ns));
+            let judged = page.change(self.number(), |trust| {
+                trust.judge(statement, inventory, times.now_ns)
+            });
             if judged.is_ok() {
                 page.shown_at_s = times.now_s;
             }
@@ -267,7 +273,7 @@ impl Link {
     /// Takes the leases away from a gateway that has become distrusted: what its link asked for before comes to nothing.
     async fn conclude(&self, scrutiny: Scrutiny, times: Times) -> Result<Verdict, RegistryError> {
         let gateway = self.gateway();
-        let is_due = |page: &Page| page.is_fence_due;
+        let is_due = |page: &Page| page.due.is_some();
         if !self.controller.trust().gateways.get(&gateway).is_some_and(is_due) {
             return Ok(Verdict { scrutiny, link: None });
         }
@@ -292,7 +298,7 @@ impl Link {
             Err(error) => matches!(error, RegistryError::OldFence { .. }),
         };
         if let Some(page) = self.controller.trust().gateways.get_mut(&self.gateway()) {
-            page.is_fence_due &= !is_over;
+            page.due = page.due.filter(|_| !is_over);
             if let Ok(fence) = &raised {
                 let before = page.raised.filter(|before| before.to == self.number());
                 page.raised = Some(Raised {

@@ -107,7 +107,7 @@ impl Site {
                 "[service]\nname = \"ctl-{host}\"\nlisten = \"{address}:20560\"\nmetrics = \"{address}:20561\"\n\
                  [tls]\ncert = \"ctl-{host}.pem\"\nkey = \"ctl-{host}.key\"\nca = \"pki/ca.pem\"\n\
                  [registry]\npath = \"postgres://postgres@{SERVERS}:{PORT}/postgres?options[search_path]=fleet\"\n\
-                 master_key_file = \"master.key\"\n[nats]\nin_the_clear = true\nservers = [\"{}\"]\n",
+                 master_key_file = \"master.key\"\n[nats]\nplaintext = true\nservers = [\"{}\"]\n",
                 self.nats.address()
             );
             std::fs::write(self.at().join(format!("ctl-{host}.toml")), text).unwrap();

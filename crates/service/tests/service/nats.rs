@@ -34,7 +34,7 @@ fn options(server: &Nats) -> NatsOptions {
     NatsOptions {
         servers: vec![server.address()],
         tls: None,
-        in_the_clear: false,
+        plaintext: false,
         credentials: None,
         stream: STREAM.to_owned(),
         subject_prefix: "fleet.events".to_owned(),

@@ -133,7 +133,7 @@ fn what_is_watched_for_is_told() {
     let office = Office::new_publishing(NatsOptions {
         servers: vec!["nats://127.0.0.1:1".to_owned()],
         tls: None,
-        in_the_clear: false,
+        plaintext: false,
         credentials: None,
         stream: "FLEET".to_owned(),
         subject_prefix: "fleet".to_owned(),
