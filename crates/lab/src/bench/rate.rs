@@ -72,8 +72,81 @@ fn lab() -> Result<Lab, BenchError> {
     })?)
 }
 
-/// Attaches a generator, lets it run for `length`, and takes the CPU times. `others` are further threads of the
-/// verifier; `keep_fresh` is called while it runs.
+/// A verifier and a generator at work, everything on [`CPU`]. `keep_fresh` is called while it is measured.
+pub(super) struct Saturation<'a> {
+    generator: Generator,
+    near: NapiThreads,
+    far: NapiThreads,
+    /// Further threads of the verifier.
+    others: &'a [libc::pid_t],
+    keep_fresh: &'a dyn Fn(),
+}
+
+impl<'a> Saturation<'a> {
+    fn start(
+        lab: &Lab,
+        plan: &Plan,
+        others: &'a [libc::pid_t],
+        keep_fresh: &'a dyn Fn(),
+    ) -> Result<Self, BenchError> {
+        let key = |device, idx| keys::auth_key(device, Mode::Pool, idx);
+        let mut generator = Generator::attach(lab, plan, device_id, key)?;
+        let near = NapiThreads::enable(&lab.devices, &lab.devices_end.name)?;
+        let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
+        near.pin(&[CPU])?;
+        far.pin(&[CPU])?;
+        keep_fresh();
+        generator.start()?;
+        Ok(Self {
+            generator,
+            near,
+            far,
+            others,
+            keep_fresh,
+        })
+    }
+
+    /// What happens in so long from now on. What happens between two calls is nobody's.
+    pub(super) fn measure(&mut self, length: Duration) -> Result<Saturated, BenchError> {
+        (self.keep_fresh)();
+        let start = Instant::now();
+        let before = self.so_far()?;
+        while start.elapsed() < length {
+            (self.keep_fresh)();
+            std::thread::sleep(Duration::from_millis(50));
+            // A lost packet would stop its handshake for good.
+            self.generator.revive()?;
+        }
+        let elapsed = start.elapsed();
+        let after = self.so_far()?;
+        Ok(Saturated {
+            completed: after.0 - before.0,
+            elapsed,
+            verifier_cpu: after.1 - before.1,
+            generator_cpu: after.2 - before.2,
+        })
+    }
+
+    /// Handshakes completed, CPU time of the verifier, of the generator.
+    fn so_far(&self) -> Result<(u64, Duration, Duration), BenchError> {
+        let mut verifier = self.far.cpu_time()?;
+        for pid in self.others {
+            verifier += task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?;
+        }
+        Ok((
+            self.generator.counters()?.completed,
+            verifier,
+            self.near.cpu_time()?,
+        ))
+    }
+
+    /// Lets each handshake come to its end; how many there were.
+    fn finish(mut self) -> Result<u64, BenchError> {
+        Ok(self.generator.finish(Duration::from_secs(10))?.completed)
+    }
+}
+
+/// One run of `length`.
 fn saturate(
     lab: &Lab,
     plan: &Plan,
@@ -81,36 +154,9 @@ fn saturate(
     others: &[libc::pid_t],
     keep_fresh: &dyn Fn(),
 ) -> Result<Saturated, BenchError> {
-    let key = |device, idx| keys::auth_key(device, Mode::Pool, idx);
-    let mut generator = Generator::attach(lab, plan, device_id, key)?;
-    let near = NapiThreads::enable(&lab.devices, &lab.devices_end.name)?;
-    let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
-    near.pin(&[CPU])?;
-    far.pin(&[CPU])?;
-    let verifier_cpu = || -> Result<Duration, BenchError> {
-        let mut sum = far.cpu_time()?;
-        for pid in others {
-            sum += task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?;
-        }
-        Ok(sum)
-    };
-    keep_fresh();
-    generator.start()?;
-    let start = Instant::now();
-    let before = (generator.counters()?.completed, verifier_cpu()?, near.cpu_time()?);
-    while start.elapsed() < length {
-        keep_fresh();
-        std::thread::sleep(Duration::from_millis(50));
-        // A lost packet would stop its handshake for good.
-        generator.revive()?;
-    }
-    let run = Saturated {
-        completed: generator.counters()?.completed - before.0,
-        elapsed: start.elapsed(),
-        verifier_cpu: verifier_cpu()? - before.1,
-        generator_cpu: near.cpu_time()? - before.2,
-    };
-    generator.finish(Duration::from_secs(10))?;
+    let mut saturation = Saturation::start(lab, plan, others, keep_fresh)?;
+    let run = saturation.measure(length)?;
+    saturation.finish()?;
     Ok(run)
 }
 
@@ -148,23 +194,24 @@ fn ring(length: Duration) -> u32 {
         .max(64)
 }
 
-/// The `xdp` data plane, saturated for so long.
-pub(super) fn xdp_for(length: Duration) -> Result<Saturated, BenchError> {
-    xdp(length, ring(length))
-}
-
-fn xdp(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
+/// What `job` makes of the `xdp` data plane saturated over one veth, for `length` at most.
+pub(super) fn xdp_while<T>(
+    length: Duration,
+    job: impl FnOnce(&mut Saturation<'_>) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let rows = ring(length);
     let lab = lab()?;
     let mut plane = Xdp::load(&keys::config(DEVICES, rows))?;
     install(&mut plane, rows)?;
     lab.gateway
         .run(|| plane.attach(lab.gateway_devices_end.index))??;
     let store: &Store = plane.store();
-    let run = saturate(&lab, &plan(Transmit::Tx, rows), length, &[], &|| {
-        wait::keep_fresh(store)
-    })?;
-    agree("xdp", run.completed, plane.counters()?.get(Verdict::ReplyAck))?;
-    Ok(run)
+    let keep_fresh = || wait::keep_fresh(store);
+    let mut saturation = Saturation::start(&lab, &plan(Transmit::Tx, rows), &[], &keep_fresh)?;
+    let made = job(&mut saturation)?;
+    let completed = saturation.finish()?;
+    agree("xdp", completed, plane.counters()?.get(Verdict::ReplyAck))?;
+    Ok(made)
 }
 
 fn host(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
@@ -206,7 +253,7 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let length = Duration::from_millis(scale.saturate_ms);
     let ring = ring(length);
     let idle = reflector(length, Transmit::Tx)?;
-    let xdp = xdp(length, ring)?;
+    let xdp = xdp_while(length, |run| run.measure(length))?;
     let host = host(length, ring)?;
     rows.push(Row::fact(
         "loadgen.idle_sink_rate",

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::client::full;
 use super::{Fleet, Office, Size, contradiction, pending, quantile, reads, runtime};
-use crate::bench::rate::{self, Saturated};
+use crate::bench::rate::{self, Saturated, Saturation};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Report, Row, io};
 use crate::capability::{self, FOR_LOAD_GENERATOR};
@@ -25,6 +25,12 @@ const RATIO: &str = "auth_rate.busy_over_idle";
 const OTHER_CPU: usize = 1;
 /// What is copied over and over: more than a core has caches of its own.
 const COPIED_BYTES: usize = 8 << 20;
+/// Windows of a slice: [`slice_of`].
+const WINDOWS: u32 = 7;
+/// Before each window, for the work on the other CPU to begin.
+const SETTLE: Duration = Duration::from_millis(150);
+/// For all work of a slice to begin and to end.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// All rows of this part.
 pub(super) fn rows(
@@ -45,54 +51,86 @@ pub(super) fn rows(
     }
     pin_process(office.controller.id())?;
     let length = Duration::from_millis(size.slice_ms);
-    let (mut busy, mut spinning, mut copying) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut wall, mut questions) = (Vec::new(), 0);
+    let mut ratios = Ratios::default();
     for slice in 0..size.slices {
         progress(
             "data plane, idle and busy",
             Some((slice.into(), size.slices.into())),
         );
-        // Idle before and after, so that what drifts slowly falls on both.
-        let before = rate::xdp_for(length)?;
-        let (while_busy, asked) = loaded(office, fleet, slice, || rate::xdp_for(length))?;
-        let mut count = 0_u64;
-        let spin = || count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
-        let while_spinning = beside(spin, || rate::xdp_for(length))?;
-        let (from, mut to) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
-        let copy = || std::hint::black_box(&mut to).copy_from_slice(&from);
-        let while_copying = beside(copy, || rate::xdp_for(length))?;
-        let after = rate::xdp_for(length)?;
-        let idle = |of: fn(Saturated) -> f64| f64::midpoint(of(before), of(after));
-        busy.push(while_busy.per_verifier_second() / idle(Saturated::per_verifier_second));
-        spinning.push(while_spinning.per_verifier_second() / idle(Saturated::per_verifier_second));
-        copying.push(while_copying.per_verifier_second() / idle(Saturated::per_verifier_second));
-        wall.push(while_busy.per_second() / idle(Saturated::per_second));
-        questions += asked;
+        rate::xdp_while((length + SETTLE) * WINDOWS + SLACK, |run| {
+            slice_of(office, fleet, slice, length, run, &mut ratios)
+        })?;
     }
-    if questions == 0 {
+    if ratios.questions == 0 {
         return Err(contradiction("the controller was not asked anything"));
     }
+    let median = |name: &str, of: &mut Vec<f64>, bar| Row::higher(name, quantile(of, 0.5), "ratio", bar);
     report.rows.extend([
-        Row::higher(RATIO, quantile(&mut busy, 0.5), "ratio", Some(BAR)),
-        Row::higher(
-            "auth_rate.busy_over_idle.wall",
-            quantile(&mut wall, 0.5),
+        median(RATIO, &mut ratios.busy, Some(BAR)),
+        Row::fact(
+            "auth_rate.busy_over_idle.p25",
+            quantile(&mut ratios.busy, 0.25),
             "ratio",
-            None,
         ),
-        Row::higher(
-            "auth_rate.spinning_over_idle",
-            quantile(&mut spinning, 0.5),
+        Row::fact(
+            "auth_rate.busy_over_idle.p75",
+            quantile(&mut ratios.busy, 0.75),
             "ratio",
-            None,
         ),
-        Row::higher(
-            "auth_rate.copying_over_idle",
-            quantile(&mut copying, 0.5),
-            "ratio",
-            None,
-        ),
+        median("auth_rate.busy_over_idle.wall", &mut ratios.wall, None),
+        median("auth_rate.spinning_over_idle", &mut ratios.spinning, None),
+        median("auth_rate.copying_over_idle", &mut ratios.copying, None),
     ]);
+    Ok(())
+}
+
+/// What the other CPU's work makes of the data plane, over the idle windows just before and just after it.
+#[derive(Default)]
+struct Ratios {
+    busy: Vec<f64>,
+    wall: Vec<f64>,
+    spinning: Vec<f64>,
+    copying: Vec<f64>,
+    questions: u64,
+}
+
+/// Seven windows of one data plane at work, every second of them idle: what drifts slowly falls on both sides of a ratio.
+fn slice_of(
+    office: &Office,
+    fleet: &Fleet,
+    slice: u32,
+    length: Duration,
+    run: &mut Saturation<'_>,
+    ratios: &mut Ratios,
+) -> Result<(), BenchError> {
+    let window = |run: &mut Saturation<'_>| {
+        run.measure(SETTLE)?;
+        run.measure(length)
+    };
+    let before = window(run)?;
+    let (busy, asked) = loaded(office, fleet, slice, || window(run))?;
+    let between = window(run)?;
+    let mut count = 0_u64;
+    let spin = || count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
+    let spinning = beside(spin, || window(run))?;
+    let later = window(run)?;
+    let (from, mut to) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
+    let copy = || std::hint::black_box(&mut to).copy_from_slice(&from);
+    let copying = beside(copy, || window(run))?;
+    let after = window(run)?;
+
+    let over = |loaded: Saturated, idle: [Saturated; 2], of: fn(Saturated) -> f64| {
+        let [before, after] = idle.map(of);
+        of(loaded) / f64::midpoint(before, after)
+    };
+    let of_cpu = Saturated::per_verifier_second;
+    ratios.busy.push(over(busy, [before, between], of_cpu));
+    ratios
+        .wall
+        .push(over(busy, [before, between], Saturated::per_second));
+    ratios.spinning.push(over(spinning, [between, later], of_cpu));
+    ratios.copying.push(over(copying, [later, after], of_cpu));
+    ratios.questions += asked;
     Ok(())
 }
 

@@ -44,9 +44,9 @@ pub struct Size {
     pub changes: u32,
     /// Devices that are revoked.
     pub revocations: u32,
-    /// Length of one run of the data plane, ms.
+    /// Length of one window of the data plane, ms.
     pub slice_ms: u64,
-    /// Runs of each kind.
+    /// Windows of each kind.
     pub slices: u32,
 }
 
@@ -58,8 +58,8 @@ impl Size {
         read_ms: 20_000,
         changes: 2_000,
         revocations: 150,
-        slice_ms: 1_500,
-        slices: 9,
+        slice_ms: 500,
+        slices: 15,
     };
     /// Less than a minute, to see that it works.
     pub const QUICK: Self = Self {
