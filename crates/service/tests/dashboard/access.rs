@@ -19,17 +19,6 @@ const NAMED: [&str; 14] = [
     "dialog",
     "image",
 ];
-/// A view, and what is there when it is there.
-const VIEWS: [(&str, &str); 8] = [
-    ("overview", "[data-testid=heat-cell]"),
-    ("devices", "[data-testid=device-row]"),
-    ("devices/00000000000000d1", "[data-testid=history-row]"),
-    ("gateways", "[data-testid=gateway-row]"),
-    ("gateways/3", "[data-testid=verdict-row]"),
-    ("rounds", "[data-testid=round-row]"),
-    ("events", "[data-testid=event-row]"),
-    ("nowhere", "h1"),
-];
 const DESKTOP: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (375, 740);
 
@@ -89,9 +78,9 @@ const TOO_SMALL: &str = "
         .filter((element) => { const box = element.getBoundingClientRect(); return box.width > 0 && (box.width < 24 || box.height < 24); })
         .map((element) => element.outerHTML.slice(0, 160));";
 
-/// Each view at a desk and on a phone, in light and in dark.
+/// Each view, of which is said what is there when it is there, at a desk and on a phone, in light and in dark.
 #[track_caller]
-pub fn every_view_is_for_everybody(browser: &Browser, url: impl Fn(&str) -> String) {
+pub fn every_view_is_for_everybody(browser: &Browser, views: &[(&str, &str)], url: impl Fn(&str) -> String) {
     let mut grounds = Vec::new();
     for (size, scheme) in [
         (DESKTOP, "light"),
@@ -100,7 +89,7 @@ pub fn every_view_is_for_everybody(browser: &Browser, url: impl Fn(&str) -> Stri
         (DESKTOP, "dark"),
     ] {
         browser.look_like(size, scheme);
-        for (view, there) in VIEWS {
+        for (view, there) in views {
             browser.go(&url(view));
             browser.wait(view, &format!("document.querySelector({there:?})"));
             let at = format!("{view}, {} px, {scheme}", size.0);

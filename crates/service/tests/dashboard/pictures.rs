@@ -10,6 +10,7 @@ use linewarden_registry::Role;
 use serde_json::json;
 
 use crate::browser::Browser;
+use crate::evidence::Witnessed;
 use crate::fleet::{Fleet, Spec, make_group, start_gateway};
 use crate::office::{NAME, Office};
 
@@ -56,24 +57,28 @@ fn pictures_for_the_readme() {
     );
     let seconds = std::env::var("LINEWARDEN_PICTURES_S").ok();
     let shown = seconds.map_or(SHOWN, |seconds| Duration::from_secs(seconds.parse().unwrap()));
-    let office = Office::new();
+    let mut depot = Witnessed::load(GatewayId(4)).unwrap();
+    let policy = depot.policy();
+    let office = Office::new_deciding(|controller| controller.trusting(GatewayId(4), policy));
     let browser = Browser::start(&office.runtime).unwrap();
     let ada = office.caller("ada", Role::Admin);
     for (name, every_s) in GROUPS {
         make_group(&office, name, every_s);
     }
-    let gateways: Vec<_> = [(1, "harbour-north"), (2, "harbour-south"), (3, "airfield")]
-        .into_iter()
-        .map(|(id, name)| {
-            ada.post(
-                "/api/v1/gateways",
-                &json!({"id": id, "name": name, "reason": "opening of the site"}),
-            )
-            .ok();
-            let id = GatewayId(id);
-            (id, start_gateway(&office, id))
-        })
+    let names = [
+        (1, "harbour-north"),
+        (2, "harbour-south"),
+        (3, "airfield"),
+        (4, "depot"),
+    ];
+    for (id, name) in names {
+        let body = json!({"id": id, "name": name, "reason": "opening of the site"});
+        ada.post("/api/v1/gateways", &body).ok();
+    }
+    let gateways: Vec<_> = (1..=3)
+        .map(|id| (GatewayId(id), start_gateway(&office, GatewayId(id))))
         .collect();
+    let _depot = depot.start(&office);
     let addresses: Vec<_> = gateways
         .iter()
         .map(|(id, (_, address))| (*id, *address))
@@ -90,7 +95,7 @@ fn pictures_for_the_readme() {
     for scheme in ["light", "dark"] {
         take(
             &browser,
-            (1280, 1360),
+            (1280, 1860),
             scheme,
             &directory.join(format!("dashboard-{scheme}.png")),
         );

@@ -87,27 +87,35 @@ pub fn key() -> MasterKey {
 impl Office {
     /// Over a file.
     pub fn new() -> Self {
-        Self::in_file(Arc::new(Ca::new()), None, None)
+        Self::new_deciding(|controller| controller)
+    }
+
+    /// Over a file, with a controller that is changed before it serves.
+    pub fn new_deciding(change: impl FnOnce(Controller) -> Controller) -> Self {
+        Self::in_file(Arc::new(Ca::new()), None, None, change)
     }
 
     /// Over a file, and publishing events.
     pub fn new_publishing(nats: NatsOptions) -> Self {
-        Self::in_file(Arc::new(Ca::new()), Some(nats), None)
+        Self::in_file(Arc::new(Ca::new()), Some(nats), None, |controller| controller)
     }
 
     /// Over a file, and telling traces.
     pub fn new_traced(ca: Arc<Ca>, telemetry: TelemetryOptions) -> Self {
-        Self::in_file(ca, None, Some(telemetry))
+        Self::in_file(ca, None, Some(telemetry), |controller| controller)
     }
 
-    fn in_file(ca: Arc<Ca>, nats: Option<NatsOptions>, telemetry: Option<TelemetryOptions>) -> Self {
+    fn in_file(
+        ca: Arc<Ca>,
+        nats: Option<NatsOptions>,
+        telemetry: Option<TelemetryOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-        let mut office = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, |controller| {
-            controller
-        });
+        let mut office = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, change);
         office._directory = Some(directory);
         office
     }

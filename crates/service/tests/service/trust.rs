@@ -183,17 +183,6 @@ impl<'r> Gateway<'r> {
     }
 }
 
-fn in_file(
-    change: impl FnOnce(linewarden_controller::Controller) -> linewarden_controller::Controller,
-) -> (Office, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let location = Location::Sqlite(directory.path().join("fleet.registry"));
-    let runtime = Arc::new(Runtime::new().unwrap());
-    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-    let office = Office::deciding(Arc::new(Ca::new()), runtime, registry, "ctl-a", None, change);
-    (office, directory)
-}
-
 /// What the journal has of gateways that are trusted or not, the oldest first, once it has so many.
 fn judged(viewer: &Caller<'_>, count: usize) -> Vec<(String, String)> {
     let until = Instant::now() + LONG;
@@ -221,7 +210,7 @@ fn evidence(viewer: &Caller<'_>) -> Value {
 fn a_gateway_gets_rows_while_it_shows_what_it_should_and_people_see_why_not() {
     let mut plane = Plane::new(GATEWAY);
     let policy = plane.policy(1, SELDOM_S);
-    let (office, _directory) = in_file(|controller| controller.trusting(GATEWAY, policy));
+    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
     let vic = office.caller("vic", Role::Viewer);
     let mut gateway = Gateway::enter(&office.runtime, office.link(GATEWAY, &[]));
     assert!(!gateway.gets_rows(), "it has shown nothing");
@@ -325,7 +314,7 @@ fn silence_old_statements_and_those_of_others_count_as_nothing_shown() {
     ];
     let mut plane = Plane::new(GATEWAY);
     let policy = plane.policy(1, 2);
-    let (office, _directory) = in_file(|controller| controller.trusting(GATEWAY, policy));
+    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
     let vic = office.caller("vic", Role::Viewer);
     let mut other = Plane::new(OTHER);
     let mut gateway = Gateway::enter(&office.runtime, office.link(GATEWAY, &[]));

@@ -50,7 +50,7 @@ function evidenceParts(gateway) {
     ["Start of the data plane", count(evidence.boot_count)],
     ["State since then", count(evidence.sequence)],
   ]);
-  return [h("p", {}, evidenceText(gateway, new Moment())), why && h("p", {}, longText(why, 400)), shown];
+  return [h("p", {}, evidenceText(gateway, new Moment())), why && h("p", { "data-testid": "evidence-why" }, longText(why, 400)), shown];
 }
 
 function stateFacts(gateway) {
