@@ -41,13 +41,9 @@ impl Freshness {
         }
     }
 
-    /// For a gateway that may draw none: whether there has been a suspend since the last one. The next draw is of two then.
-    pub(crate) fn forget_if_woken(&mut self, clock: Clock) -> bool {
-        let forgets = self.due_ns.is_some() && self.has_woken(clock);
-        if forgets {
-            *self = Self::default();
-        }
-        forgets
+    /// For a gateway that may draw none: whether there are values to be given up. The next draw is of two then.
+    pub(crate) fn forget(&mut self) -> bool {
+        std::mem::take(self).due_ns.is_some()
     }
 
     fn has_woken(&self, clock: Clock) -> bool {
@@ -103,14 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_draw_a_suspend_is_told_once() {
+    fn what_was_drawn_is_given_up_once_and_two_are_drawn_then() {
         let mut freshness = Freshness::default();
-        assert!(!freshness.forget_if_woken(at(0, SECOND_NS)), "nothing was drawn");
+        assert!(!freshness.forget(), "nothing was drawn");
         freshness.drawn(at(0, 0));
-        assert!(!freshness.forget_if_woken(at(1, SUSPEND_NS)));
-        assert!(freshness.forget_if_woken(at(1, SECOND_NS)));
-        assert!(!freshness.forget_if_woken(at(2, SECOND_NS)));
-        assert_eq!(freshness.due(at(3, SECOND_NS)), 2);
+        assert!(freshness.forget());
+        assert!(!freshness.forget());
+        assert_eq!(freshness.due(at(1, 0)), 2);
     }
 
     #[test]

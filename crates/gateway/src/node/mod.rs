@@ -349,7 +349,7 @@ impl Node {
     }
 
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
-        // A gateway whose lease ended unrenewed stops (LAP/1 1.4.6): the last value ages, and nothing is answered.
+        // A gateway whose lease ended unrenewed stops (LAP/1 1.4.6): who was revoked meanwhile gets nothing from it.
         let lapsed = self.status.replaced || self.is_lapsed(clock);
         if lapsed != std::mem::replace(&mut self.status.lapsed, lapsed) && !self.status.replaced {
             self.trail.note(if lapsed {
@@ -359,8 +359,8 @@ impl Node {
             });
         }
         if self.status.lapsed {
-            // What was drawn before a suspend does not age through it.
-            if self.freshness.forget_if_woken(clock) {
+            // At once: by itself the last value would be answered for up to 16 s more.
+            if self.freshness.forget() {
                 self.fresh = None;
                 self.plane.set_fresh([0; 8], clock.monotonic_ns);
                 self.plane.set_fresh([0; 8], clock.monotonic_ns);
