@@ -121,9 +121,11 @@ impl Chaos {
     fn start_gateway(&mut self, of: usize, at: usize) {
         self.field.catch_up();
         self.field.places[at].life = self.site.start_gateway(of, at);
+        self.field.able[at] = true;
     }
 
     fn kill_gateway(&mut self, at: usize) {
+        self.field.able[at] = false;
         self.site.kill_gateway(at);
         // Until its next life is told of, all that comes is of this one.
         self.field.catch_up();
@@ -222,11 +224,19 @@ impl Chaos {
         self.site.start_controller(which);
     }
 
+    /// Each gateway goes on with what it may spend.
     fn without_database(&mut self) {
+        self.field.able.fill(false);
         self.site.postgres.kill().unwrap();
+        self.field.catch_up();
+        self.field.granted.clear();
+        self.until("every gateway lets somebody in", |chaos| {
+            (0..GATEWAYS).all(|at| chaos.field.granted.keys().any(|(_, place)| *place == at))
+        });
         self.a_while(500..2_000);
         let inside = self.site.network.servers.namespace.inside();
         inside.run(|| self.site.postgres.resume().unwrap()).unwrap();
+        self.field.able[..GATEWAYS].fill(true);
     }
 
     fn without_events(&mut self) {
@@ -303,6 +313,7 @@ impl Chaos {
         let (number, life) = (number_of(of), self.field.places[of].life);
         let leases = self.quiet(of);
         self.site.network.plug(&self.site.network.gateways[of], false);
+        self.field.able[of] = false;
         self.field.shunned = None;
         let held = leases.at(number);
         let highest = |device: &DeviceId| Some((*device, self.field.ledger.highest(*device, life)?));
@@ -339,15 +350,16 @@ impl Chaos {
             "cut off with {} devices: {below} have not spent all up to their marks",
             held.len()
         );
+        // From here on nothing is answered any more.
+        self.field.catch_up();
+        self.field.ledger.silence(Some(number));
         let stopped = |chaos: &Self| {
             chaos.site.status(of)["counters"]["drop_stopped"]
                 .as_u64()
                 .unwrap_or(0)
         };
         let before = stopped(self);
-        self.until("nothing is answered any more", |chaos| stopped(chaos) > before);
-        self.field.catch_up();
-        self.field.ledger.silence(Some(number));
+        self.until("it is still asked", |chaos| stopped(chaos) > before);
         self.everybody_at(&Self::others(of));
         self.field.catch_up();
         self.field.ledger.silence(None);
@@ -356,6 +368,7 @@ impl Chaos {
         self.until("the gateway is back", |chaos| {
             chaos.site.status(of)["lapsed"] == false
         });
+        self.field.able[of] = true;
     }
 
     /// Revokes a device that has rows at that gateway.
@@ -380,6 +393,7 @@ impl Chaos {
     /// Two processes are one gateway: the older one goes on with what it may spend, the newer one begins behind that.
     fn twin(&mut self, of: usize) {
         self.site.network.plug(&self.site.network.gateways[of], false);
+        self.field.able[of] = false;
         self.start_gateway(of, SPARE);
         let mut places = Self::others(of);
         places.push(SPARE);
@@ -411,12 +425,16 @@ impl Chaos {
         let events = events::compare(inside, self.site.nats.address(), &journal);
         let recorded = compare_records(&self.site.records());
         let Field {
-            attempts, given_up, ..
+            attempts,
+            given_up,
+            asked_ms,
+            ..
         } = self.field;
         let (rows, sessions) = (self.field.ledger.rows(), self.field.ledger.sessions());
         println!(
             "{attempts} handshakes begun, {given_up} given up; {rows} rows accepted, {recorded} of them recorded as new sessions; \
-             {sessions} sessions in key mode; {events} events published; {:?} at most until everybody had authenticated everywhere",
+             {sessions} sessions in key mode; {events} events published; {:?} at most until everybody had authenticated everywhere; \
+             asked a gateway that was able to let them in for {asked_ms:?} ms at most: who had been there, who had not",
             self.longest
         );
         assert!(recorded > usize::from(FIRST), "hardly anything is recorded");

@@ -1,6 +1,6 @@
 //! Devices that authenticate at gateways, one after the other, at random.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -21,6 +21,8 @@ const ROWS: u32 = 1_500;
 const GIVES_UP_MS: std::ops::Range<u64> = 300..1_200;
 /// From one handshake to the next, ms.
 const RESTS_MS: std::ops::Range<u64> = 60..240;
+/// A device that a gateway could let in is let in within so long, ms: another controller is found, another process is there.
+const REFUSED_MS_MAX: u64 = 20_000;
 /// Handshakes begun at most, all devices together.
 const ATTEMPTS_MAX: u64 = 60_000;
 
@@ -41,6 +43,8 @@ pub struct Station {
     target: usize,
     gives_up_ms: u64,
     begins_ms: u64,
+    /// A place that could let it in and has not yet, and since when it asks there, ms.
+    insists: Option<(usize, u64)>,
     /// It has begun to authenticate.
     pub is_here: bool,
     /// It was shut out: it goes on trying, and gets nothing.
@@ -56,6 +60,12 @@ pub struct Field {
     pub shunned: Option<usize>,
     /// All go there and nowhere else.
     pub focus: Option<usize>,
+    /// By place: who answers there reaches a controller that reaches the database, and must let everybody in.
+    pub able: Vec<bool>,
+    /// Longest that somebody asked a gateway that was able to let them in, ms: who had been there before, and who had not.
+    pub asked_ms: [u64; 2],
+    /// Stations that were let in by whoever is at a place.
+    known: HashSet<(usize, Life)>,
     pub ledger: Ledger,
     pub rng: ChaCha8Rng,
     pub attempts: u64,
@@ -78,12 +88,16 @@ impl Field {
                 target: 0,
                 gives_up_ms: 0,
                 begins_ms: 0,
+                insists: None,
                 is_here: false,
                 is_out: false,
             }
         };
         Self {
             stations: (0..devices).map(station).collect(),
+            able: vec![false; places.len()],
+            asked_ms: [0; 2],
+            known: HashSet::new(),
             places,
             granted: HashMap::new(),
             shunned: None,
@@ -124,6 +138,8 @@ impl Field {
                 station.device.is_idle = true;
                 self.given_up += 1;
             }
+            self.insist(number, now_ms);
+            let station = &self.stations[number];
             let is_due = station.device.is_idle && station.begins_ms <= now_ms;
             if is_due && self.attempts < ATTEMPTS_MAX {
                 self.begin(number, now_ms);
@@ -159,16 +175,40 @@ impl Field {
             if device.sessions > before {
                 *self.granted.entry((number, at)).or_default() += 1;
                 station.begins_ms = now_ms + self.rng.random_range(RESTS_MS);
+                let is_new = self.known.insert((number, self.places[at].life));
+                if let Some((_, since_ms)) = station.insists.take() {
+                    let longest = &mut self.asked_ms[usize::from(is_new)];
+                    *longest = (now_ms - since_ms).max(*longest);
+                }
             }
+        }
+    }
+
+    /// Nobody who may is refused by a gateway that could let them in.
+    fn insist(&mut self, number: usize, now_ms: u64) {
+        let is_meant = |place| self.able[place] && self.shunned != Some(place) && self.focus.is_none();
+        let station = &mut self.stations[number];
+        station.insists = station
+            .insists
+            .filter(|(place, _)| is_meant(*place) && !station.is_out);
+        if let Some((place, since_ms)) = station.insists {
+            let asked_ms = now_ms - since_ms;
+            assert!(
+                asked_ms < REFUSED_MS_MAX,
+                "{} asks at place {place} for {asked_ms} ms",
+                station.device.id
+            );
         }
     }
 
     fn begin(&mut self, number: usize, now_ms: u64) {
         let anywhere = self.rng.random_range(0..self.places.len());
-        let target = self.focus.unwrap_or(anywhere);
+        let insists = self.stations[number].insists;
+        let target = self.focus.or(insists.map(|(place, _)| place)).unwrap_or(anywhere);
         if self.shunned == Some(target) {
             return;
         }
+        self.stations[number].insists = insists.or(self.able[target].then_some((target, now_ms)));
         self.attempts += 1;
         let nonce = self.rng.random();
         let gives_up_ms = now_ms + self.rng.random_range(GIVES_UP_MS);
