@@ -8,6 +8,8 @@
 
 #[path = "remote/liar.rs"]
 mod liar;
+#[path = "remote/memory.rs"]
+mod memory;
 #[path = "remote/office.rs"]
 mod office;
 #[path = "remote/refused.rs"]

@@ -49,6 +49,11 @@ pub struct Office {
 
 impl Office {
     pub fn new() -> Self {
+        Self::over("fleet.registry")
+    }
+
+    /// On that registry: a file in the office's directory, or the address of a database.
+    pub fn over(registry: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = free_port();
         let mut office = Self {
@@ -59,14 +64,14 @@ impl Office {
         for command in [
             "certificate ca --out pki",
             "certificate controller --ca pki --name 127.0.0.1 --out ctl",
-            "registry create --registry fleet.registry --key-file master.key",
+            &format!("registry create --registry {registry} --key-file master.key"),
         ] {
             office.run(command).ok();
         }
         let configuration = format!(
             "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:{port}\"\n\
              [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+             [registry]\npath = \"{registry}\"\nmaster_key_file = \"master.key\"\n"
         );
         fs::write(office.path("controller.toml"), configuration).unwrap();
         for (name, role) in [("ada", "admin"), ("olga", "operator"), ("vic", "viewer")] {
@@ -94,6 +99,14 @@ impl Office {
         ));
         controller.event("started");
         self.controller = Some(controller);
+    }
+
+    /// The most memory that the controller has held so far, KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let id = self.controller.as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// As a power cut ends it.

@@ -1,0 +1,163 @@
+//! What a controller holds in its memory while the database hangs and everybody asks as much as they may.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use linewarden_testbed::{Postgres, PostgresOptions};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::office::Office;
+use crate::support::PATIENCE;
+
+/// Users, each with as many imports as one may have.
+const USERS: usize = 4;
+const IMPORTS_OF_USER: usize = 4;
+/// Of each body; more than a controller takes while nothing of it is stored.
+const BODY_BYTES: usize = 96 << 20;
+/// Of what nobody reads a connection holds less: an import that has got so far is under way.
+const BEGUN_BYTES: u64 = 4 << 20;
+const QUESTIONS: usize = 200;
+/// What it may hold, KiB: three parts of 8 MiB of each of 16 imports, and half as much for all else.
+const MEMORY_KIB_MAX: u64 = 576 << 10;
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+fn connect(office: &Office) -> Stream {
+    let ca = std::fs::read(office.path("pki/ca.pem")).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", office.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // One after the other: few may be in the middle of it.
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).unwrap();
+    }
+    StreamOwned::new(connection, stream)
+}
+
+fn head(what: &str, token: &str, length: usize) -> String {
+    format!(
+        "{what} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nX-Reason: test\r\n\
+         Content-Type: application/x-ndjson\r\nContent-Length: {length}\r\n\r\n"
+    )
+}
+
+/// Devices of an import, whose ids nobody else's are.
+fn piece(import: usize, first: usize) -> String {
+    let mut text = String::new();
+    for number in first..first + 500 {
+        let id = (import as u64 + 1) << 32 | number as u64;
+        writeln!(
+            text,
+            "{{\"id\":\"{id:016x}\",\"name\":\"flood\",\"puf_profile\":\"test\",\"credentials\":{{\"key\":\"{id:032x}\"}}}}"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Sends devices until the controller takes no more; how many bytes it has taken is counted.
+fn flood(mut stream: Stream, token: &str, import: usize, taken: &AtomicU64) {
+    stream
+        .write_all(head("POST /api/v1/devices/import", token, BODY_BYTES).as_bytes())
+        .unwrap();
+    let enough = Some(Duration::from_secs(3));
+    stream.sock.set_write_timeout(enough).unwrap();
+    stream.sock.set_read_timeout(enough).unwrap();
+    let mut sent = 0;
+    while sent < BODY_BYTES {
+        let piece = piece(import, sent);
+        let piece = &piece.as_bytes()[..piece.len().min(BODY_BYTES - sent)];
+        if stream.write_all(piece).is_err() {
+            return;
+        }
+        sent += piece.len();
+        taken.fetch_add(piece.len() as u64, Relaxed);
+    }
+}
+
+/// Asks for as many devices as one may, and reads the answer when it comes.
+fn ask(mut stream: Stream, token: &str) {
+    let head = head("GET /api/v1/devices?limit=1000", token, 0);
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 1024];
+    assert!(stream.read(&mut answer).unwrap() > 0);
+}
+
+#[test]
+fn a_controller_whose_database_hangs_holds_no_more_than_it_may() {
+    let database = match Postgres::start(PostgresOptions::default()) {
+        Ok(database) => database,
+        Err(missing) => return println!("SKIPPED: needs PostgreSQL: {missing}"),
+    };
+    let office = Office::over(&database.new_schema("fleet").unwrap());
+    let tokens: Vec<String> = (0..USERS)
+        .map(|user| {
+            let words = format!("user add flood-{user} --role operator --config controller.toml");
+            office.run(&words).ok().trim().to_owned()
+        })
+        .collect();
+    let usual = office.memory_kib();
+
+    let taken: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
+        .take(USERS * IMPORTS_OF_USER)
+        .collect();
+    let floods = (0..taken.len()).map(|import| {
+        let (stream, token) = (connect(&office), tokens[import % USERS].clone());
+        let taken = Arc::clone(&taken);
+        thread::spawn(move || flood(stream, &token, import, &taken[import]))
+    });
+    let floods: Vec<JoinHandle<()>> = floods.collect();
+    let until = Instant::now() + PATIENCE;
+    while taken.iter().any(|taken| taken.load(Relaxed) < BEGUN_BYTES) {
+        assert!(Instant::now() < until, "{taken:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let paused = database.pause().unwrap();
+    let questions = (0..QUESTIONS).map(|number| {
+        let (stream, token) = (connect(&office), tokens[number % USERS].clone());
+        thread::spawn(move || ask(stream, &token))
+    });
+    let questions: Vec<JoinHandle<()>> = questions.collect();
+    for thread in floods.into_iter().chain(questions) {
+        thread.join().unwrap();
+    }
+    let taken: u64 = taken.iter().map(|taken| taken.load(Relaxed)).sum();
+    let most = office.memory_kib();
+    println!(
+        "{usual} KiB before, {most} KiB at most; {} KiB of imports were taken",
+        taken >> 10
+    );
+    assert!(
+        most < MEMORY_KIB_MAX,
+        "{usual} KiB before, {most} KiB; {taken} bytes of imports were taken"
+    );
+
+    drop(paused);
+    let until = Instant::now() + PATIENCE;
+    while office
+        .run(&format!(
+            "device list --limit 1 {} --token-file vic.token",
+            office.server()
+        ))
+        .code
+        != 0
+    {
+        assert!(Instant::now() < until, "it does not come back");
+    }
+}
