@@ -7,6 +7,7 @@ use linewarden_controller::attest::Appraised;
 use linewarden_controller::trust::{Memory, Report};
 use linewarden_link::{TellSink, Told};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{GatewayState, Note, Registry, RegistryError, RoundRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -31,8 +32,8 @@ const RATE_MAX: f64 = 1e9;
 const LATENCY_US_MAX: f64 = 1e7;
 /// Of one verdict: the largest integer that a browser counts exactly, and a thousand years of a full line.
 const COUNT_MAX: u64 = 1 << 53;
-/// Longest name of a verdict, bytes.
-const VERDICT_BYTES_MAX: usize = 64;
+/// What frames are counted under whose verdict is none of [`Verdict::ALL`]: a newer gateway's.
+pub(crate) const OTHER_VERDICTS: &str = "other";
 
 /// What is kept of a gateway for other controllers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -201,8 +202,11 @@ pub(crate) async fn noted(registry: &Registry) -> Result<Vec<(GatewayId, Heard)>
 }
 
 fn heard(state: GatewayState) -> Option<Heard> {
+    let mut standing: Standing = serde_json::from_str(&state.body).ok()?;
+    // Another version's controller may have noted it.
+    standing.verdicts = by_known_verdict(standing.verdicts);
     Some(Heard {
-        standing: serde_json::from_str(&state.body).ok()?,
+        standing,
         at_ms: state.at_ms,
         controller: state.controller,
     })
@@ -213,12 +217,20 @@ fn within(number: Option<f64>, most: f64) -> Option<f64> {
     number.filter(|number| (0.0..=most).contains(number))
 }
 
-/// Of a newer gateway it may be one that is not known here.
-fn is_verdict(name: &str) -> bool {
-    (1..=VERDICT_BYTES_MAX).contains(&name.len())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+/// Counts under names that there are, and the sum of all others: whatever a gateway calls its verdicts, today and tomorrow, nobody who
+/// keeps them meets more names than [`Verdict::ALL`] and one.
+fn by_known_verdict(told: impl IntoIterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for (name, count) in told.into_iter().filter(|(_, count)| *count <= COUNT_MAX) {
+        let is_known = Verdict::ALL.iter().any(|verdict| verdict.name() == name);
+        let name = match is_known {
+            true => name,
+            false => OTHER_VERDICTS.to_owned(),
+        };
+        let sum: &mut u64 = counts.entry(name).or_default();
+        *sum = sum.saturating_add(count).min(COUNT_MAX);
+    }
+    counts
 }
 
 /// A sink for [`linewarden_link::Server`].
@@ -268,13 +280,7 @@ impl TellSink for Sink {
             authentications_per_s: within(told.authentications_per_s, RATE_MAX),
             latency_us_p50: within(told.latency_us_p50, LATENCY_US_MAX),
             latency_us_p99: within(told.latency_us_p99, LATENCY_US_MAX),
-            // As many as there are numbers of verdicts: no gateway makes metrics without end.
-            verdicts: told
-                .verdicts
-                .into_iter()
-                .filter(|(name, count)| is_verdict(name) && *count <= COUNT_MAX)
-                .take(256)
-                .collect(),
+            verdicts: by_known_verdict(told.verdicts),
             trust: entry.standing.trust.take(),
         };
         if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {
@@ -390,6 +396,8 @@ impl FleetTasks {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const GATEWAY: GatewayId = GatewayId(7);
@@ -436,7 +444,40 @@ mod tests {
         assert_eq!((read.latency_us_p50, read.latency_us_p99), (None, Some(7.5)));
         assert_eq!((read.authentications_per_s, read.sessions), (None, None));
         assert_eq!(read.devices, DEVICES_MAX);
-        assert_eq!(read.verdicts, [("reply_ack".to_owned(), 3)].into());
+        let counted = [("other".to_owned(), 3), ("reply_ack".to_owned(), 3)];
+        assert_eq!(read.verdicts, counted.into());
+    }
+
+    /// However often a gateway thinks of other names, and whoever has noted them.
+    #[tokio::test]
+    async fn names_of_verdicts_that_change_without_end_are_one() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
+        let sink = sink(&fleet).await;
+        let mut seen = BTreeSet::new();
+        for round in 0..300 {
+            let new = (0..300).map(|name| (format!("drop_{round}_{name}"), 2));
+            let verdicts = new.chain([("drop_tag".to_owned(), 5)]).collect();
+            sink.told(
+                GATEWAY,
+                Told {
+                    verdicts,
+                    ..Told::default()
+                },
+            );
+            let told = fleet.all().remove(&GATEWAY).unwrap().standing.verdicts;
+            assert_eq!(told["other"], 600);
+            seen.extend(told.into_keys());
+        }
+        let Some(Task::State(mut state)) = next(&mut tasks) else {
+            panic!("nothing is noted")
+        };
+        let noted = Standing {
+            verdicts: [("drop_new".to_owned(), 1), ("other".to_owned(), 2)].into(),
+            ..Standing::default()
+        };
+        state.body = serde_json::to_string(&noted).unwrap();
+        seen.extend(heard(state).unwrap().standing.verdicts.into_keys());
+        assert_eq!(seen, ["drop_tag", OTHER_VERDICTS].map(str::to_owned).into());
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //!
 //! Labels are gateways, which an admin enters, and verdicts, of which there is one list: no device's name or id is ever one.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use linewarden_protocol::ids::GatewayId;
 
 use crate::clock::{now_ms, now_s};
 use crate::fleet::{Heard, SILENT_MS};
@@ -14,7 +17,7 @@ use crate::telemetry::TraceCounts;
 
 /// Upper bounds of the buckets of latencies, seconds.
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
-/// Gateways told of at most.
+/// Gateways told of at most, the first by number; how many are beyond is told as well.
 const GATEWAYS_MAX: usize = 1_000;
 
 /// Questions by kind, status class and latency.
@@ -80,13 +83,7 @@ pub(crate) fn page(app: &App) -> String {
     if let Some(traces) = &app.traces {
         traced(&mut page, traces);
     }
-    let gateways = app.fleet.all();
-    let gateways: Vec<(u32, Heard)> = gateways
-        .into_iter()
-        .take(GATEWAYS_MAX)
-        .map(|(gateway, heard)| (gateway.0, heard))
-        .collect();
-    fleet(&mut page, &gateways);
+    fleet(&mut page, &app.fleet.all());
     page.0
 }
 
@@ -184,101 +181,164 @@ fn traced(page: &mut Page, traces: &TraceCounts) {
     page.value(name, "", traces.lost.load(Relaxed));
 }
 
-fn fleet(page: &mut Page, gateways: &[(u32, Heard)]) {
+type Of = fn(&Heard) -> Option<f64>;
+
+/// What is told of gateways that were heard lately.
+const OF_GATEWAYS: [(&str, &str, Of); 8] = [
+    (
+        "linewarden_gateway_devices",
+        "Devices that a gateway holds.",
+        |heard| Some(heard.standing.devices as f64),
+    ),
+    (
+        "linewarden_gateway_slots",
+        "Devices that fit into a gateway.",
+        |heard| Some(heard.standing.slots as f64),
+    ),
+    (
+        "linewarden_gateway_sessions",
+        "Sessions that live at a gateway.",
+        |heard| heard.standing.sessions.map(|sessions| sessions as f64),
+    ),
+    (
+        "linewarden_gateway_authentications_per_second",
+        "Accepted RESPONSEs a second at a gateway.",
+        |heard| heard.standing.authentications_per_s,
+    ),
+    (
+        "linewarden_gateway_latency_p50_seconds",
+        "Median time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
+        |heard| heard.standing.latency_us_p50.map(|us| us / 1e6),
+    ),
+    (
+        "linewarden_gateway_latency_p99_seconds",
+        "99th percentile of the time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
+        |heard| heard.standing.latency_us_p99.map(|us| us / 1e6),
+    ),
+    (
+        "linewarden_gateway_trusted",
+        "Whether a gateway that has to show what it runs is trusted.",
+        |heard| {
+            let said = heard.standing.trust.as_ref()?.said(now_s());
+            Some(f64::from(u8::from(said == "trusted")))
+        },
+    ),
+    (
+        "linewarden_gateway_evidence_age_seconds",
+        "How long ago a gateway has shown what it runs.",
+        |heard| {
+            let evidence = heard.standing.trust.as_ref()?.evidence.as_ref()?;
+            Some(now_s().saturating_sub(evidence.at_s) as f64)
+        },
+    ),
+];
+
+fn fleet(page: &mut Page, all: &BTreeMap<GatewayId, Heard>) {
     let now_ms = now_ms();
-    let age_s = |heard: &Heard| Duration::from_millis(now_ms.saturating_sub(heard.at_ms)).as_secs_f64();
-    let is_up = |heard: &Heard| now_ms.saturating_sub(heard.at_ms) < SILENT_MS;
-    type Of = fn(&Heard) -> Option<f64>;
+    let age_ms = |heard: &Heard| now_ms.saturating_sub(heard.at_ms);
+    let is_up = |heard: &Heard| age_ms(heard) < SILENT_MS;
+    let labels = |gateway: &GatewayId| format!("{{gateway=\"{}\"}}", gateway.0);
+    let name = "linewarden_gateways_left_out";
+    page.begin(
+        name,
+        "gauge",
+        "Gateways beyond the first 1,000 by number: nothing else is told of them here.",
+    );
+    page.value(name, "", all.len().saturating_sub(GATEWAYS_MAX));
+    let told: Vec<_> = all.iter().take(GATEWAYS_MAX).collect();
     let name = "linewarden_gateway_up";
     page.begin(name, "gauge", "Whether a gateway was heard within 10 s.");
-    for (gateway, heard) in gateways {
-        page.value(
-            name,
-            &format!("{{gateway=\"{gateway}\"}}"),
-            u8::from(is_up(heard)),
-        );
+    for (gateway, heard) in &told {
+        page.value(name, &labels(gateway), u8::from(is_up(heard)));
     }
     let name = "linewarden_gateway_age_seconds";
     page.begin(name, "gauge", "How long ago a gateway was heard.");
-    for (gateway, heard) in gateways {
-        page.value(name, &format!("{{gateway=\"{gateway}\"}}"), age_s(heard));
+    for (gateway, heard) in &told {
+        let age_s = Duration::from_millis(age_ms(heard)).as_secs_f64();
+        page.value(name, &labels(gateway), age_s);
     }
-    let gauges: [(&str, &str, Of); 8] = [
-        (
-            "linewarden_gateway_devices",
-            "Devices that a gateway holds.",
-            |heard| Some(heard.standing.devices as f64),
-        ),
-        (
-            "linewarden_gateway_slots",
-            "Devices that fit into a gateway.",
-            |heard| Some(heard.standing.slots as f64),
-        ),
-        (
-            "linewarden_gateway_sessions",
-            "Sessions that live at a gateway.",
-            |heard| heard.standing.sessions.map(|sessions| sessions as f64),
-        ),
-        (
-            "linewarden_gateway_authentications_per_second",
-            "Accepted RESPONSEs a second at a gateway.",
-            |heard| heard.standing.authentications_per_s,
-        ),
-        (
-            "linewarden_gateway_latency_p50_seconds",
-            "Median time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
-            |heard| heard.standing.latency_us_p50.map(|us| us / 1e6),
-        ),
-        (
-            "linewarden_gateway_latency_p99_seconds",
-            "99th percentile of the time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
-            |heard| heard.standing.latency_us_p99.map(|us| us / 1e6),
-        ),
-        (
-            "linewarden_gateway_trusted",
-            "Whether a gateway that has to show what it runs is trusted.",
-            |heard| {
-                let said = heard.standing.trust.as_ref()?.said(now_s());
-                Some(f64::from(u8::from(said == "trusted")))
-            },
-        ),
-        (
-            "linewarden_gateway_evidence_age_seconds",
-            "How long ago a gateway has shown what it runs.",
-            |heard| {
-                let evidence = heard.standing.trust.as_ref()?.evidence.as_ref()?;
-                Some(now_s().saturating_sub(evidence.at_s) as f64)
-            },
-        ),
-    ];
-    for (name, help, value) in gauges {
+    // Of a gateway that is silent nothing else is told: what was is not what is.
+    let up: Vec<_> = told.into_iter().filter(|(_, heard)| is_up(heard)).collect();
+    for (name, help, value) in OF_GATEWAYS {
         page.begin(name, "gauge", help);
-        // Of a gateway that is silent nothing is told: what was is not what is.
-        for (gateway, heard) in gateways.iter().filter(|(_, heard)| is_up(heard)) {
+        for (gateway, heard) in &up {
             if let Some(value) = value(heard) {
-                page.value(name, &format!("{{gateway=\"{gateway}\"}}"), value);
+                page.value(name, &labels(gateway), value);
             }
         }
     }
+    frames(page, &up);
+}
+
+fn frames(page: &mut Page, gateways: &[(&GatewayId, &Heard)]) {
     let name = "linewarden_gateway_frames_total";
     page.begin(
         name,
         "counter",
-        "Frames at a gateway since its start, by verdict.",
+        "Frames at a gateway since its start, by verdict; those of verdicts that this version does not know are other.",
     );
     for (gateway, heard) in gateways {
         for (verdict, count) in &heard.standing.verdicts {
-            // Whatever a gateway calls it, a label has no quotation mark.
-            if verdict
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-            {
-                page.value(
-                    name,
-                    &format!("{{gateway=\"{gateway}\",verdict=\"{verdict}\"}}"),
-                    count,
-                );
-            }
+            let labels = format!("{{gateway=\"{}\",verdict=\"{verdict}\"}}", gateway.0);
+            page.value(name, &labels, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Standing;
+
+    fn heard(at_ms: u64) -> Heard {
+        let standing = Standing {
+            verdicts: [("drop_tag".to_owned(), 3)].into(),
+            sessions: Some(2),
+            ..Standing::default()
+        };
+        Heard {
+            at_ms,
+            controller: "a".to_owned(),
+            standing,
+        }
+    }
+
+    fn told(all: &BTreeMap<GatewayId, Heard>) -> String {
+        let mut page = Page(String::new());
+        fleet(&mut page, all);
+        page.0
+    }
+
+    #[test]
+    fn how_many_gateways_are_left_out_is_told() {
+        for (count, left_out) in [(1_000, 0), (1_001, 1)] {
+            let all = (1..=count).map(|id| (GatewayId(id), heard(now_ms()))).collect();
+            let page = told(&all);
+            let line = format!("linewarden_gateways_left_out {left_out}\n");
+            assert!(page.contains(&line), "{line}");
+            assert_eq!(page.matches("\nlinewarden_gateway_up{").count(), 1_000);
+            assert_eq!(page.matches("gateway=\"1001\"").count(), 0);
+        }
+    }
+
+    #[test]
+    fn of_a_silent_gateway_only_its_silence_is_told() {
+        let now_ms = now_ms();
+        let all = [(1, now_ms), (2, now_ms - SILENT_MS)];
+        let all = all.map(|(id, at_ms)| (GatewayId(id), heard(at_ms))).into();
+        let page = told(&all);
+        let of = |gateway: u32| -> Vec<&str> {
+            let label = format!("{{gateway=\"{gateway}\"");
+            let told = page.lines().filter_map(|line| line.split_once(&label));
+            told.map(|(name, _)| name).collect()
+        };
+        assert_eq!(of(2), ["linewarden_gateway_up", "linewarden_gateway_age_seconds"]);
+        assert!(
+            page.contains("linewarden_gateway_up{gateway=\"2\"} 0\n"),
+            "{page}"
+        );
+        for name in ["linewarden_gateway_sessions", "linewarden_gateway_frames_total"] {
+            assert!(of(1).contains(&name), "{page}");
         }
     }
 }

@@ -105,7 +105,7 @@ pub struct Gateway {
     pub slots: Option<u64>,
     /// Devices with a session.
     pub sessions: Option<u64>,
-    /// Frames since its start, by verdict.
+    /// Frames since its start, by verdict; `other` are those of verdicts that the controller does not know, a newer gateway's.
     pub verdicts: Option<BTreeMap<String, u64>>,
     /// trusted, untrusted, overdue (it should have shown itself again by now) or unproven (it has shown nothing yet to the controller that
     /// it is with); null where it has to show nothing

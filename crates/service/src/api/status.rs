@@ -61,7 +61,7 @@ pub(crate) struct Status {
     authentications_per_s: Option<f64>,
     /// Of an authentication in the data planes; the worst of these gateways.
     latency_us: Option<Latency>,
-    /// Frames by verdict, of these gateways since their starts.
+    /// Frames by verdict, of these gateways since their starts; `other` as a gateway's.
     verdicts: BTreeMap<String, u64>,
     gateways: Gateways,
 }

@@ -6,8 +6,10 @@ import { table } from "./table.js";
 import { count, known, rate } from "./format.js";
 import { VERDICTS } from "../core/verdicts.js";
 
-const ORDER = ["reply", "pass", "drop"];
-const CALLED = { reply: "answered", pass: "passed" };
+const ORDER = ["reply", "pass", "drop", "other"];
+const CALLED = { reply: "answered", pass: "passed", other: "unknown" };
+/** The controller's sum of all verdicts that it does not know. */
+const OTHER = "Verdicts of newer gateways, which this controller does not know.";
 
 /**
  * @param {{withRates?: boolean}} [options]
@@ -54,7 +56,7 @@ function fateOf(name) {
 const isRefusal = (name) => name.startsWith("drop");
 
 function nameCell({ name }) {
-  const meaning = Object.hasOwn(VERDICTS, name) ? VERDICTS[name][1] : null;
+  const meaning = Object.hasOwn(VERDICTS, name) ? VERDICTS[name][1] : name === "other" && OTHER;
   return [h("code", {}, name), meaning && h("span", { class: "meaning muted" }, meaning)];
 }
 
