@@ -48,6 +48,9 @@ pub(crate) struct Standing {
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
     pub(crate) verdicts: BTreeMap<String, u64>,
+    /// When it told these numbers; nothing before it has told any.
+    #[serde(default)]
+    pub(crate) told_ms: Option<u64>,
     /// Nothing where it has to show nothing.
     #[serde(default)]
     pub(crate) trust: Option<Trust>,
@@ -281,6 +284,7 @@ impl TellSink for Sink {
             latency_us_p50: within(told.latency_us_p50, LATENCY_US_MAX),
             latency_us_p99: within(told.latency_us_p99, LATENCY_US_MAX),
             verdicts: by_known_verdict(told.verdicts),
+            told_ms: Some(now_ms),
             trust: entry.standing.trust.take(),
         };
         if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {

@@ -16,7 +16,7 @@ use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path};
-use crate::fleet::{Heard, SILENT_MS};
+use crate::fleet::{Heard, SILENT_MS, Standing};
 use crate::state::App;
 use crate::trust::Trust;
 
@@ -74,7 +74,7 @@ pub struct GatewayEvidence {
     pub registers: Option<String>,
 }
 
-/// A gateway. What it says of itself is `age_s` old.
+/// A gateway. What it says of itself is `numbers_age_s` old, and null before it has said anything.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Gateway {
     /// Its number.
@@ -91,6 +91,8 @@ pub struct Gateway {
     pub seen_at_s: Option<u64>,
     /// How long ago that is.
     pub age_s: Option<u64>,
+    /// How long ago it told its numbers: rate, latency, devices, slots, sessions and verdicts.
+    pub numbers_age_s: Option<u64>,
     /// What answers devices there.
     pub dataplane: Option<String>,
     /// Its program's version.
@@ -121,10 +123,10 @@ pub struct Gateway {
 }
 
 impl Latency {
-    fn of(heard: &Heard) -> Option<Self> {
+    fn of(told: &Standing) -> Option<Self> {
         Some(Self {
-            p50: heard.standing.latency_us_p50?,
-            p99: heard.standing.latency_us_p99?,
+            p50: told.latency_us_p50?,
+            p99: told.latency_us_p99?,
         })
     }
 
@@ -193,6 +195,8 @@ impl Gateway {
         let (retired_at_s, retired_reason) = retired.unzip();
         let trust = heard.as_ref().and_then(|heard| heard.standing.trust.as_ref());
         let why = trust.map(|trust| trust.why.clone()).filter(|why| !why.is_empty());
+        let told = heard.as_ref().map(|heard| &heard.standing);
+        let told = told.filter(|standing| standing.told_ms.is_some());
         let (said, evidence) = (
             trust.map(|trust| trust.said(now_ms / 1000).into()),
             trust.and_then(|trust| Evidence::of(trust, now_ms)),
@@ -210,17 +214,18 @@ impl Gateway {
             age_s: age_ms.map(|age_ms| age_ms / 1000),
             dataplane: heard.as_ref().map(|heard| heard.standing.dataplane.clone()),
             version: heard.as_ref().map(|heard| heard.standing.version.clone()),
-            authentications_per_s: heard
-                .as_ref()
-                .and_then(|heard| heard.standing.authentications_per_s),
-            latency_us: heard.as_ref().and_then(Latency::of),
-            devices: heard.as_ref().map(|heard| heard.standing.devices),
-            slots: heard.as_ref().map(|heard| heard.standing.slots),
-            sessions: heard.as_ref().and_then(|heard| heard.standing.sessions),
+            numbers_age_s: told
+                .and_then(|told| told.told_ms)
+                .map(|told_ms| now_ms.saturating_sub(told_ms) / 1000),
+            authentications_per_s: told.and_then(|told| told.authentications_per_s),
+            latency_us: told.and_then(Latency::of),
+            devices: told.map(|told| told.devices),
+            slots: told.map(|told| told.slots),
+            sessions: told.and_then(|told| told.sessions),
+            verdicts: told.map(|told| told.verdicts.clone()),
             trust: said,
             trust_why: why,
             evidence,
-            verdicts: heard.map(|heard| heard.standing.verdicts),
             retired_at_s,
             retired_reason,
         }

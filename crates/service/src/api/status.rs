@@ -26,7 +26,8 @@ const COUNTS_AT_MOST_FOR: Duration = Duration::from_secs(10);
 /// Devices by how they stand.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Devices {
-    /// Of when these counts are, but for `authenticated`: a few seconds ago at most.
+    /// Of when these counts are, but for `authenticated`, which is as old as what gateways tell: 10 s ago at most, and as long as it
+    /// took to count.
     as_of_s: u64,
     total: u64,
     active: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Devices {
 }
 
 /// Gateways by how they stand.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Gateways {
     connected: usize,
     silent: usize,
@@ -50,7 +51,7 @@ pub(crate) struct Gateways {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Status {
     now_s: u64,
-    /// Of when the numbers of gateways are.
+    /// Of when what gateways tell is: rate, latency, verdicts and `authenticated` rest on nothing older. Now if none tells anything.
     as_of_s: u64,
     controller: String,
     version: &'static str,
@@ -63,7 +64,8 @@ pub(crate) struct Status {
     latency_us: Option<Latency>,
     /// Frames by verdict, of these gateways since their starts; `other` as a gateway's.
     verdicts: BTreeMap<String, u64>,
-    gateways: Gateways,
+    /// Null where the database does not answer: it has those that were not heard.
+    gateways: Option<Gateways>,
 }
 
 /// Counts that are good for a while.
@@ -148,7 +150,7 @@ async fn look(app: &App) -> Status {
         authentications_per_s: None,
         latency_us: None,
         verdicts: BTreeMap::new(),
-        gateways: Gateways::default(),
+        gateways: None,
     };
     let (Ok(gateways), Ok(counted)) = (gateways::all(app).await, counts(app).await) else {
         return status;
@@ -163,6 +165,7 @@ async fn look(app: &App) -> Status {
             *sum = sum.saturating_add(*count);
         }
     }
+    let oldest_s = connected.iter().filter_map(|gateway| gateway.numbers_age_s).max();
     // Of all of them, or nobody knows.
     let sessions: Option<u64> = connected.iter().map(|gateway| gateway.sessions).sum();
     let rate: Option<f64> = connected
@@ -178,6 +181,7 @@ async fn look(app: &App) -> Status {
         ..
     } = counted;
     Status {
+        as_of_s: now_s.saturating_sub(oldest_s.unwrap_or_default()),
         database: "ok",
         devices: Some(Devices {
             as_of_s: at_s,
@@ -190,7 +194,7 @@ async fn look(app: &App) -> Status {
         }),
         authentications_per_s: rate.filter(|_| !connected.is_empty()),
         latency_us: Latency::worst(connected.iter().filter_map(|gateway| gateway.latency_us.clone())),
-        gateways: Gateways {
+        gateways: Some(Gateways {
             connected: connected.len(),
             silent: gateways
                 .iter()
@@ -200,7 +204,7 @@ async fn look(app: &App) -> Status {
                 .iter()
                 .filter(|gateway| gateway.state != "retired")
                 .count(),
-        },
+        }),
         ..status
     }
 }

@@ -135,6 +135,31 @@ impl Browser {
         self.told("/url", &json!({"url": url}));
     }
 
+    /// Another window of the same browser, at an address; it is looked at from now on.
+    #[track_caller]
+    pub fn open_window(&self, url: &str) -> String {
+        let opened = self.told("/window/new", &json!({"type": "tab"}));
+        let window = opened["handle"].as_str().unwrap().to_owned();
+        self.look_at(&window);
+        self.go(url);
+        window
+    }
+
+    /// The window that is looked at.
+    pub fn window(&self) -> String {
+        let asked = self.client.get(format!("{}/window", self.session));
+        let answer: Value = self
+            .runtime
+            .block_on(async { asked.send().await.unwrap().json().await.unwrap() });
+        answer["value"].as_str().unwrap().to_owned()
+    }
+
+    /// Looks at that window from now on.
+    #[track_caller]
+    pub fn look_at(&self, window: &str) {
+        self.told("/window", &json!({"handle": window}));
+    }
+
     /// What a function's body returns in the page.
     #[track_caller]
     pub fn get(&self, script: &str) -> Value {

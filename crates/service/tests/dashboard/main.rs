@@ -342,7 +342,32 @@ fn grow_stale(scene: &mut Scene, browser: &Browser) {
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 2",
     );
 
+    let overview = browser.window();
+    // What is read seldom, too, each in a window of its own.
+    let lists = [
+        ("events", "event-row"),
+        ("devices", "device-row"),
+        ("rounds", "round-row"),
+    ];
+    let lists = lists.map(|(view, row)| {
+        let window = browser.open_window(&scene.url(view));
+        browser.wait(
+            "a fresh list",
+            &format!("document.querySelector('[data-testid={row}]') && !document.querySelector('main .panel[data-stale]')"),
+        );
+        (view, window)
+    });
+
     scene.office.stop();
+    for (view, window) in &lists {
+        browser.look_at(window);
+        browser.wait(
+            view,
+            "[...document.querySelectorAll('main .panel')].every((panel) => panel.hasAttribute('data-stale') \
+             && panel.querySelector('[data-testid=stale-mark]').textContent.startsWith('stale, as of'))",
+        );
+    }
+    browser.look_at(&overview);
     browser.wait(
         "a stale stream",
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'stale'",

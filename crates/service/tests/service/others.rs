@@ -108,7 +108,7 @@ fn groups_are_made_changed_and_asked() {
         (&json!(30), &json!("command"))
     );
     put(json!({"silent": 9, "reason": "odd"})).refused(422, "invalid");
-    put(json!({"every": 9, "reason": "odd"}));
+    put(json!({"every": 9, "reason": "odd"})).refused(422, "invalid");
     let asked = ada
         .post("/api/v1/policies/pumps/round", &json!({"reason": "now"}))
         .ok();

@@ -12,8 +12,14 @@ export const GAP_S = 5;
 
 const VERDICT_WINDOW_S = 60;
 
-/** Freshness of everything that comes with the status. */
-export const liveSource = new Source("Live numbers", { silentS: 5, behindS: 10 });
+/**
+ * Freshness of what gateways tell, as it comes with the status: a gateway that told nothing for 10 s is not in it any
+ * more, and the status comes each second.
+ */
+export const liveSource = new Source("Live numbers", { silentS: 5, behindS: 12 });
+
+/** Freshness of the counts of devices in it, which are made less often: 10 s at most, and what counting takes. */
+export const countsSource = new Source("Counts of devices", { silentS: 5, behindS: 15 }, { quiet: true });
 
 /** Emits `status` when new numbers have come, or when they were forgotten. */
 export const live = new Emitter();
@@ -45,6 +51,7 @@ export function forgetLive() {
   samples = [];
   counts = [];
   liveSource.forget();
+  countsSource.forget();
   live.emit("status", null);
 }
 
@@ -56,9 +63,13 @@ stream.on("status", (next) => {
     addSample(next);
     addCounts(next);
   }
-  liveSource.taken(Number.isFinite(next.as_of_s) ? next.now_s - next.as_of_s : null);
+  liveSource.taken(behindS(next, next.as_of_s));
+  // Without counts there is nothing that could be old.
+  countsSource.taken(next.devices ? behindS(next, next.devices.as_of_s) : 0);
   live.emit("status", next);
 });
+
+const behindS = (status, asOfS) => (Number.isFinite(asOfS) ? status.now_s - asOfS : null);
 
 function addSample(next) {
   // The same numbers told again are no new measurement: they would draw a flat line where nothing is known.

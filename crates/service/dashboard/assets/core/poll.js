@@ -1,10 +1,14 @@
-// Reads something again and again while a view is open, and shows it, or the error, with its freshness.
+// Reads something again and again while a view is open, and shows it, or the error, with its freshness. Values are stale
+// from the first try on that fails. While the live stream is stale nobody says what has changed: values are read more
+// often then, and believed for no longer than the stream's own.
 
 import { Source } from "./stale.js";
 import { stream } from "./events.js";
+import { liveSource } from "./live.js";
 import { Moment } from "./clock.js";
 
 const SHORTEST_S = 1;
+const WITHOUT_STREAM_S = 3;
 
 /**
  * @param {object} options
@@ -19,7 +23,8 @@ const SHORTEST_S = 1;
  */
 export function poll({ name, everyS, load, show, fail, signal }) {
   const silentS = everyS * 2 + 10;
-  const source = new Source(name, { silentS, behindS: silentS });
+  const doubted = (ageS) => liveSource.isStale() && ageS > liveSource.limits.silentS;
+  const source = new Source(name, { silentS, behindS: silentS }, { doubted });
   let timer = null;
   let running = null;
   let wanted = false;
@@ -48,11 +53,14 @@ export function poll({ name, everyS, load, show, fail, signal }) {
       fail(null);
       show(data);
     } catch (fault) {
-      if (!dropped()) fail(fault);
+      if (!dropped()) {
+        source.failed();
+        fail(fault);
+      }
     } finally {
       if (running === mine) {
         running = null;
-        runIn(wanted ? soonest() : everyS);
+        runIn(wanted ? soonest() : liveSource.isStale() ? Math.min(everyS, WITHOUT_STREAM_S) : everyS);
       }
     }
   };

@@ -13,16 +13,18 @@ export class Source {
   #behindS = 0;
   #takenAt = null;
   #born = new Moment();
+  #hasFailed = false;
   #wasStale = false;
 
   /**
    * @param {string} name as it is announced, for instance "Live numbers"
    * @param {{silentS: number, behindS: number}} limits stale when nothing came for longer than `silentS`, or when the
    *   values are older than `behindS`
-   * @param {{quiet?: boolean}} [options] quiet sources are marked but not announced
+   * @param {{quiet?: boolean, doubted?: (ageS: number) => boolean}} [options] quiet sources are marked but not
+   *   announced; `doubted` says whether values of that age are stale for another reason
    */
-  constructor(name, limits, { quiet = false } = {}) {
-    Object.assign(this, { name, limits, quiet });
+  constructor(name, limits, { quiet = false, doubted = () => false } = {}) {
+    Object.assign(this, { name, limits, quiet, doubted });
   }
 
   /**
@@ -31,14 +33,22 @@ export class Source {
    */
   taken(behindS = 0) {
     this.#takenAt = new Moment();
+    this.#hasFailed = false;
     this.#behindS = behindS === null ? Infinity : Math.max(behindS, 0);
     this.check();
+    ticks.emit("tick");
+  }
+
+  /** Newer values were asked for, and did not come: those that are shown are what was. */
+  failed() {
+    this.#hasFailed = true;
     ticks.emit("tick");
   }
 
   /** Forgets the values, as when somebody else logs in. */
   forget() {
     this.#takenAt = null;
+    this.#hasFailed = false;
     this.#born = new Moment();
     this.#wasStale = false;
   }
@@ -56,7 +66,8 @@ export class Source {
   /** @returns {boolean} */
   isStale() {
     if (this.#takenAt === null) return this.#born.elapsedS() > this.limits.silentS;
-    return this.#takenAt.elapsedS() > this.limits.silentS || this.ageS() > this.limits.behindS;
+    const ageS = this.ageS();
+    return this.#hasFailed || this.#takenAt.elapsedS() > this.limits.silentS || ageS > this.limits.behindS || this.doubted(ageS);
   }
 
   /** @returns {string} the words of the mark */
@@ -78,18 +89,19 @@ export class Source {
 /**
  * A mark for the values inside `element`: empty while they are fresh. `element` gets `data-stale`, which dims it.
  * @param {Element} element
- * @param {Source} source
+ * @param {Source | Source[]} sources all that the values come from: one that is stale is enough
  * @param {AbortSignal} signal
  * @returns {HTMLElement}
  */
-export function staleMark(element, source, signal) {
-  const mark = h("span", { class: "stale-mark", "data-testid": "stale-mark", "data-source": source.name, hidden: true });
+export function staleMark(element, sources, signal) {
+  const all = [sources].flat();
+  const mark = h("span", { class: "stale-mark", "data-testid": "stale-mark", "data-source": all[0].name, hidden: true });
   const update = () => {
-    source.check();
-    const stale = source.isStale();
-    element.toggleAttribute("data-stale", stale);
-    mark.hidden = !stale;
-    mark.textContent = stale ? source.words() : "";
+    for (const source of all) source.check();
+    const stale = all.find((source) => source.isStale());
+    element.toggleAttribute("data-stale", stale !== undefined);
+    mark.hidden = stale === undefined;
+    mark.textContent = stale?.words() ?? "";
   };
   update();
   ticks.on("tick", update, signal);

@@ -36,7 +36,7 @@ export function gatewayTable(signal) {
     for (const gateway of gateways) {
       const source = sources.get(gateway.id) ?? gatewaySource();
       sources.set(gateway.id, source);
-      if (hasNumbers(gateway)) source.taken(gateway.age_s);
+      if (hasNumbers(gateway)) source.taken(gateway.numbers_age_s);
       else source.forget();
     }
     showRows(gateways);

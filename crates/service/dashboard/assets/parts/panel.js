@@ -9,8 +9,8 @@ import { staleMark } from "../core/stale.js";
  * @param {{class?: string, testid?: string, aside?: any}} [options] aside: what stands beside the heading
  * @param {...any} children
  * @returns {{element: HTMLElement, body: HTMLElement, head: HTMLElement, fail: (fault: Error | null) => void,
- *   cover: (source: import("../core/stale.js").Source, signal: AbortSignal) => void}} `cover` marks the panel when the
- *   source is stale
+ *   cover: (sources: import("../core/stale.js").Source | import("../core/stale.js").Source[], signal: AbortSignal) => void}}
+ *   `cover` marks the panel when one of its sources is stale
  */
 export function panel(title, options = {}, ...children) {
   const id = freshId("panel");
@@ -19,7 +19,7 @@ export function panel(title, options = {}, ...children) {
   const body = h("div", { class: "panel-body" }, ...children);
   const attributes = { class: `panel ${options.class ?? ""}`.trim(), "aria-labelledby": id, "data-testid": options.testid };
   const element = h("section", attributes, head, error.element, body);
-  const cover = (source, signal) => head.append(staleMark(element, source, signal));
+  const cover = (sources, signal) => head.append(staleMark(element, sources, signal));
   return { element, body, head, fail: error.fail, cover };
 }
 

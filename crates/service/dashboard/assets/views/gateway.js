@@ -35,7 +35,7 @@ export function showGateway({ main, route, signal, setTitle }) {
     putChanged(numbers.body, gateway, () => (hasNumbers(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "It has told no numbers.")));
     putChanged(evidence.body, [gateway.trust, gateway.trust_why, gateway.evidence], () => evidenceParts(gateway));
     verdicts.show(gateway.verdicts);
-    source.taken(hasNumbers(gateway) ? gateway.age_s : 0);
+    source.taken(hasNumbers(gateway) ? gateway.numbers_age_s : 0);
   };
   const { source: answered } = watchGateway({ id, show, fail: state.fail, signal });
   for (const box of [state, evidence]) box.cover(answered, signal);

@@ -3,7 +3,7 @@
 import { get } from "../core/api.js";
 import { controllerNowS } from "../core/clock.js";
 import { learnGateways, watchGateways } from "../core/gateways.js";
-import { GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
+import { countsSource, GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { watchRounds } from "../core/rounds.js";
@@ -44,7 +44,7 @@ function tiles(signal) {
     tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), of: (status) => count(status.gateways?.total) }),
   ];
   const box = panel("Now", { class: "tiles-panel" }, h("div", { class: "tiles" }, all.map(({ element }) => element)));
-  box.cover(liveSource, signal);
+  box.cover([liveSource, countsSource], signal);
   whenStatus((status) => all.forEach(({ show }) => show(status)), signal);
   return box.element;
 }
@@ -70,7 +70,7 @@ function graphs(signal) {
 function fleetPanel(signal) {
   const { element, show } = fleet();
   const box = panel("Fleet", { testid: "fleet" }, element);
-  box.cover(liveSource, signal);
+  box.cover([liveSource, countsSource], signal);
   whenStatus((status) => show(status?.devices ?? null), signal);
   return box.element;
 }
