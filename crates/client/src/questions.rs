@@ -2,7 +2,7 @@
 
 use linewarden_service::wire::{
     Act, Device, Gateway, Happening, History, How, Imported, List, Me, NewDevice, NewGateway, NewSigner,
-    NewUser, Policy, PolicyChange, Reason, Round, Signer, Somebody, Standing, Welcome, WhichActs,
+    NewUser, Part, Policy, PolicyChange, Reason, Round, Signer, Somebody, Standing, Welcome, WhichActs,
     WhichDevices, WhichResults, WhichRounds, Why,
 };
 use reqwest::Method;
@@ -104,12 +104,12 @@ impl Client {
         }
     }
 
-    /// All gateways.
+    /// A part of the list of gateways.
     ///
     /// # Errors
     /// As [`Client::me`].
-    pub async fn gateways(&self) -> Result<List<Gateway>> {
-        self.ask(&Question::get("/api/v1/gateways")).await
+    pub async fn gateways(&self, part: &Part) -> Result<List<Gateway>> {
+        self.ask(&Question::get("/api/v1/gateways").query(part)).await
     }
 
     /// Enters a gateway in the book, or gives it another name.
@@ -131,7 +131,7 @@ impl Client {
         self.ask(&question).await
     }
 
-    /// The newest rounds.
+    /// A part of the rounds that are kept, newest first.
     ///
     /// # Errors
     /// As [`Client::me`].
@@ -160,12 +160,12 @@ impl Client {
         })
     }
 
-    /// All groups.
+    /// A part of the list of groups.
     ///
     /// # Errors
     /// As [`Client::me`].
-    pub async fn policies(&self) -> Result<List<Policy>> {
-        self.ask(&Question::get("/api/v1/policies")).await
+    pub async fn policies(&self, part: &Part) -> Result<List<Policy>> {
+        self.ask(&Question::get("/api/v1/policies").query(part)).await
     }
 
     /// Makes a group, or changes how it is asked.
@@ -188,12 +188,12 @@ impl Client {
         self.ask(&question).await
     }
 
-    /// All signers.
+    /// A part of the list of signers.
     ///
     /// # Errors
     /// As [`Client::me`].
-    pub async fn signers(&self) -> Result<List<Signer>> {
-        self.ask(&Question::get("/api/v1/signers")).await
+    pub async fn signers(&self, part: &Part) -> Result<List<Signer>> {
+        self.ask(&Question::get("/api/v1/signers").query(part)).await
     }
 
     /// Believes a signer from now on.
@@ -232,12 +232,12 @@ impl Client {
         self.ask(&Question::get("/api/v1/audit").query(which)).await
     }
 
-    /// All users.
+    /// A part of the list of users.
     ///
     /// # Errors
     /// As [`Client::me`].
-    pub async fn users(&self) -> Result<List<Somebody>> {
-        self.ask(&Question::get("/api/v1/users")).await
+    pub async fn users(&self, part: &Part) -> Result<List<Somebody>> {
+        self.ask(&Question::get("/api/v1/users").query(part)).await
     }
 
     /// Lets somebody use the API.

@@ -87,9 +87,9 @@ mod watch;
 
 pub use attest::{
     Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrolledAt, Group, GroupList, GroupName,
-    GroupNameError, GroupPolicy, Home, LOST_NUMBERS, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_KEPT,
-    PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen, ReservedRounds,
-    RollOut, RoundRecord, SILENCES_MAX, State,
+    GroupNameError, GroupPolicy, Home, LOST_NUMBERS, NewGroup, NewProver, NoRoundPlace, OVERLAY_BYTES_MAX,
+    PERIODS_KEPT, PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen,
+    ReservedRounds, RollOut, RoundPage, RoundPlace, RoundRecord, SILENCES_MAX, State,
 };
 pub use copy::Copied;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};

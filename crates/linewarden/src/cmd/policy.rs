@@ -122,7 +122,7 @@ pub struct RoundsArgs {
     #[arg(long, value_name = "NUMBER")]
     gateway: Option<u32>,
     /// At most so many
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     #[command(flatten)]
     site: SiteArgs,
@@ -261,28 +261,33 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
     let which = WhichRounds {
         gateway: args.gateway.map(|gateway| gateway.to_string()),
         group: args.group.as_ref().map(|group| group.as_str().to_owned()),
-        limit: Some(args.limit),
+        ..WhichRounds::default()
     };
-    let rounds = on(&args.site, async |site| site.rounds(&which).await)?;
-    let mut rows = Vec::with_capacity(rounds.len());
-    for round in &rounds {
-        output.object(round)?;
-        rows.push(vec![
-            round.gateway.to_string(),
-            round.number.to_string(),
-            round.group.clone(),
-            date(round.ended_at_s),
-            round.asked.to_string(),
-            round.ok.to_string(),
-            round.late.to_string(),
-            round.silent.to_string(),
-        ]);
-    }
+    let mut rows = Vec::new();
+    on(&args.site, async |site| {
+        let ask = async |limit, after| site.rounds(&which, limit, after).await;
+        walk(Some(args.limit.into()), output, ask, |round| {
+            output.object(&round)?;
+            rows.push(vec![
+                round.gateway.to_string(),
+                round.number.to_string(),
+                round.group,
+                date(round.ended_at_s),
+                round.asked.to_string(),
+                round.ok.to_string(),
+                round.late.to_string(),
+                round.silent.to_string(),
+            ]);
+            Ok(())
+        })
+        .await
+    })?;
     let header = [
         "gateway", "round", "group", "ended", "asked", "ok", "late", "silent",
     ];
+    let count = rows.len() as u64;
     output.table(&header, &[0, 1, 4, 5, 6, 7], rows)?;
-    output.line(counted(rounds.len() as u64, "round"))
+    output.line(counted(count, "round"))
 }
 
 fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {

@@ -1,12 +1,13 @@
 //! Lists, part by part.
 
+use linewarden_client::ClientError;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::GroupName;
 use linewarden_registry::JournalFilter;
 use linewarden_registry::RegistryError;
 use linewarden_service::wire::{
-    Act, Device, Gateway, Happening, History, List, Policy, Round, Signer, Standing, WhichActs, WhichDevices,
-    WhichResults, WhichRounds,
+    self, Act, Device, Gateway, Happening, History, List, Policy, Round, Signer, Standing, WhichActs,
+    WhichDevices, WhichResults, WhichRounds,
 };
 
 use super::Site;
@@ -37,6 +38,15 @@ impl<T> From<List<T>> for Part<T> {
 }
 
 impl<T> Part<T> {
+    /// All that there is.
+    pub(super) fn whole(items: Vec<T>) -> Self {
+        Self {
+            items,
+            next: None,
+            damaged: 0,
+        }
+    }
+
     /// A whole list at hand, some of whose records may be damaged.
     pub(super) fn of<S: Into<T>>(records: Vec<Result<S, RegistryError>>) -> Self {
         let mut part = Self {
@@ -82,6 +92,25 @@ pub async fn walk<T>(
         }
     }
     Ok(damaged)
+}
+
+/// A controller's list from its beginning to its end.
+pub(super) async fn whole<T>(
+    mut ask: impl AsyncFnMut(wire::Part) -> Result<List<T>, ClientError>,
+) -> Result<Vec<T>, Failure> {
+    let (mut items, mut after) = (Vec::new(), None);
+    loop {
+        let part = ask(wire::Part {
+            limit: Some(PART),
+            after,
+        });
+        let part = part.await?;
+        items.extend(part.items);
+        after = part.next;
+        if after.is_none() {
+            return Ok(items);
+        }
+    }
 }
 
 fn after_number(after: Option<&str>) -> Option<u64> {
@@ -133,14 +162,24 @@ impl Site {
     pub async fn gateways(&self) -> Result<Vec<Gateway>, Failure> {
         Ok(match self {
             Self::Local(registry) => Gateway::noted(registry).await?,
-            Self::Remote(client) => client.gateways().await?.items,
+            Self::Remote(client) => whole(async |part| client.gateways(&part).await).await?,
         })
     }
 
-    /// The newest rounds.
-    pub async fn rounds(&self, which: &WhichRounds) -> Result<Vec<Round>, Failure> {
+    /// Rounds that are over, newest first.
+    pub async fn rounds(
+        &self,
+        which: &WhichRounds,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Part<Round>, Failure> {
+        let which = WhichRounds {
+            limit: Some(limit),
+            after,
+            ..which.clone()
+        };
         let registry = match self {
-            Self::Remote(client) => return Ok(client.rounds(which).await?.items),
+            Self::Remote(client) => return Ok(client.rounds(&which).await?.into()),
             Self::Local(registry) => registry,
         };
         let gateway = which
@@ -148,12 +187,17 @@ impl Site {
             .as_deref()
             .and_then(|id| id.parse().ok())
             .map(GatewayId);
-        let group = which.group.clone().map(GroupName::new).transpose();
+        let group = which.group.map(GroupName::new).transpose();
         let group = group.map_err(Failure::input)?;
-        let rounds = registry
-            .rounds_of(gateway, group.as_ref(), which.limit.unwrap_or(100))
+        let after = which.after.as_deref().and_then(|after| after.parse().ok());
+        let page = registry
+            .rounds_page(gateway, group.as_ref(), after, limit)
             .await?;
-        Ok(rounds.into_iter().map(Round::from).collect())
+        Ok(Part {
+            items: page.rounds.into_iter().map(Round::from).collect(),
+            next: page.next.map(|place| place.to_string()),
+            damaged: 0,
+        })
     }
 
     /// How attested devices stand.
@@ -203,7 +247,9 @@ impl Site {
                     damaged: groups.damaged.len() as u64,
                 })
             }
-            Self::Remote(client) => Ok(client.policies().await?.into()),
+            Self::Remote(client) => Ok(Part::whole(
+                whole(async |part| client.policies(&part).await).await?,
+            )),
         }
     }
 
@@ -211,7 +257,9 @@ impl Site {
     pub async fn signers(&self) -> Result<Part<Signer>, Failure> {
         match self {
             Self::Local(registry) => Ok(Part::of(registry.signers().await?)),
-            Self::Remote(client) => Ok(client.signers().await?.into()),
+            Self::Remote(client) => Ok(Part::whole(
+                whole(async |part| client.signers(&part).await).await?,
+            )),
         }
     }
 

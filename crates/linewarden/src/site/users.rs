@@ -3,6 +3,7 @@
 use linewarden_registry::User;
 use linewarden_service::wire::{NewUser, Somebody, Welcome};
 
+use super::lists::whole;
 use super::{Part, Site, acting, note, wanted};
 use crate::cmd::now_s;
 use crate::failure::Failure;
@@ -57,7 +58,7 @@ impl Site {
     pub async fn users(&self) -> Result<Part<Somebody>, Failure> {
         match self {
             Self::Local(registry) => Ok(Part::of(registry.users().await?)),
-            Self::Remote(client) => Ok(client.users().await?.into()),
+            Self::Remote(client) => Ok(Part::whole(whole(async |part| client.users(&part).await).await?)),
         }
     }
 }

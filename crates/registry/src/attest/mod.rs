@@ -25,7 +25,9 @@ pub use self::groups::{Group, GroupList, GroupName, GroupNameError, GroupPolicy,
 pub use self::periods::{PERIODS_KEPT, PeriodRecord};
 use self::provers::missing_provers;
 pub use self::provers::{Home, Protection, ProverIdPage, ProverPage, ProverRecord};
-pub use self::rounds::{LOST_NUMBERS, ROUNDS_KEPT, ReservedRounds, RoundRecord};
+pub use self::rounds::{
+    LOST_NUMBERS, NoRoundPlace, ROUNDS_KEPT, ReservedRounds, RoundPage, RoundPlace, RoundRecord,
+};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::sql::{self, Connection, FromRow, Row};

@@ -1,6 +1,8 @@
 //! Rounds: their numbers, of which none is used twice, and how they went.
 
+use std::fmt::{Display, Formatter};
 use std::ops::Range;
+use std::str::FromStr;
 
 use linewarden_protocol::ids::{GatewayId, Period};
 
@@ -52,6 +54,55 @@ pub struct RoundRecord {
     pub silent: u32,
     /// From the beginning to the last proof, ms.
     pub last_verdict_ms: u32,
+}
+
+/// Where in a list of rounds a part ended. As text, for who asks for the next one: `STARTED-GATEWAY-NUMBER`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundPlace {
+    /// When its last round began, seconds since 1970-01-01 UTC.
+    pub started_at_s: u64,
+    /// Who asked in it.
+    pub gateway: GatewayId,
+    /// Its number at that gateway.
+    pub number: u32,
+}
+
+impl Display for RoundPlace {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}-{}", self.started_at_s, self.gateway.0, self.number)
+    }
+}
+
+/// No place in a list of rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a place in a list of rounds is three numbers with - between them")]
+pub struct NoRoundPlace;
+
+impl FromStr for RoundPlace {
+    type Err = NoRoundPlace;
+
+    fn from_str(text: &str) -> std::result::Result<Self, NoRoundPlace> {
+        let mut numbers = text.split('-');
+        let mut next = || numbers.next().ok_or(NoRoundPlace);
+        let place = Self {
+            started_at_s: next()?.parse().map_err(|_| NoRoundPlace)?,
+            gateway: GatewayId(next()?.parse().map_err(|_| NoRoundPlace)?),
+            number: next()?.parse().map_err(|_| NoRoundPlace)?,
+        };
+        match next() {
+            Ok(_) => Err(NoRoundPlace),
+            Err(NoRoundPlace) => Ok(place),
+        }
+    }
+}
+
+/// A part of a list of rounds, newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundPage {
+    /// What is in it.
+    pub rounds: Vec<RoundRecord>,
+    /// Where it goes on; `None` at its end.
+    pub next: Option<RoundPlace>,
 }
 
 /// How far behind all that is known a lost count goes on. What was reserved and is not on record must lie below: 256 times 256
@@ -183,6 +234,20 @@ impl Registry {
         group: Option<&GroupName>,
         limit: u32,
     ) -> Result<Vec<RoundRecord>> {
+        Ok(self.rounds_page(gateway, group, None, limit).await?.rounds)
+    }
+
+    /// The same behind a place in the list. Of damaged ones a part may have fewer than `limit`, and another one after it all the same.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn rounds_page(
+        &self,
+        gateway: Option<GatewayId>,
+        group: Option<&GroupName>,
+        after: Option<RoundPlace>,
+        limit: u32,
+    ) -> Result<RoundPage> {
         let mut query = Builder::new(concat!(
             "SELECT ",
             round_columns!(),
@@ -194,21 +259,38 @@ impl Registry {
         let order = match gateway {
             Some(gateway) => {
                 query.push(" AND gateway_id = ").push_bind(i64::from(gateway.0));
+                if let Some(after) = after {
+                    query.push(" AND number < ").push_bind(i64::from(after.number));
+                }
                 "number DESC"
             }
-            None => "started_at_s DESC, gateway_id, number DESC",
+            None => {
+                if let Some(after) = after {
+                    push_behind(&mut query, after);
+                }
+                "started_at_s DESC, gateway_id, number DESC"
+            }
         };
         query
             .push(" ORDER BY ")
             .push(order)
             .push(" LIMIT ")
-            .push_bind(i64::from(limit));
-        let rows: Vec<RoundRow> = query.build().fetch_all(self.reader()).await?;
+            .push_bind(i64::from(limit) + 1);
+        let mut rows: Vec<RoundRow> = query.build().fetch_all(self.reader()).await?;
+        let is_more = rows.len() as u64 > u64::from(limit);
+        rows.truncate(limit as usize);
         let mac = self.record_mac();
-        Ok(rows
+        let rounds: Vec<_> = rows
             .iter()
             .filter_map(|row| round_from_row(mac, row).ok())
-            .collect())
+            .collect();
+        // What a damaged one says of its place is believed only where there is no other.
+        let last = rounds.last().map(RoundRecord::place);
+        let last = last.or_else(|| rows.last().map(place_of));
+        Ok(RoundPage {
+            rounds,
+            next: last.filter(|_| is_more),
+        })
     }
 
     /// The first number that was never reserved.
@@ -317,6 +399,43 @@ impl Registry {
         }
         Ok(found)
     }
+}
+
+impl RoundRecord {
+    fn place(&self) -> RoundPlace {
+        RoundPlace {
+            started_at_s: self.started_at_s,
+            gateway: self.gateway,
+            number: self.number,
+        }
+    }
+}
+
+/// Where a row stands, whatever is wrong with it.
+fn place_of((gateway, number, _, _, started, ..): &RoundRow) -> RoundPlace {
+    let column = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or_default();
+    RoundPlace {
+        started_at_s: u64::try_from(started.0).unwrap_or_default(),
+        gateway: GatewayId(column(gateway)),
+        number: column(number),
+    }
+}
+
+/// Behind that place in the order of beginnings, newest first, of gateways, and of numbers, newest first.
+fn push_behind(query: &mut Builder, after: RoundPlace) {
+    let started_at_s = i64::try_from(after.started_at_s).unwrap_or(i64::MAX);
+    query
+        .push(" AND (started_at_s < ")
+        .push_bind(started_at_s)
+        .push(" OR (started_at_s = ")
+        .push_bind(started_at_s)
+        .push(" AND (gateway_id > ")
+        .push_bind(i64::from(after.gateway.0))
+        .push(" OR (gateway_id = ")
+        .push_bind(i64::from(after.gateway.0))
+        .push(" AND number < ")
+        .push_bind(i64::from(after.number))
+        .push("))))");
 }
 
 /// A row of `round_number`: gateway, next, mac.

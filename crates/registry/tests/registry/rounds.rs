@@ -8,7 +8,8 @@ use crate::support::{gateway, in_memory, pool_device};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, EnrolledAt, ROUNDS_KEPT, RegistryError, RoundRecord, SILENCES_MAX, State,
+    Appraisal, EnrolledAt, GroupName, NoRoundPlace, ROUNDS_KEPT, Registry, RegistryError, RoundPlace,
+    RoundRecord, SILENCES_MAX, State,
 };
 
 #[tokio::test]
@@ -251,6 +252,18 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
             assert!(!found.is_empty());
         }
     }
+    for gateway in [None, Some(GatewayId(1))] {
+        for group in [None, Some(name("seldom")), Some(kept[0].group.clone())] {
+            let whole = registry.rounds_of(gateway, group.as_ref(), u32::MAX);
+            let whole = whole.await.unwrap();
+            for limit in [1, 167, u32::try_from(whole.len()).unwrap(), u32::MAX] {
+                // Some hundreds of parts of one are enough.
+                let enough = whole.len().min(300 * limit as usize);
+                let found = walk(&registry, gateway, group.as_ref(), limit, enough).await;
+                assert_eq!(found, whole[..enough], "{gateway:?} {group:?} {limit}");
+            }
+        }
+    }
     // Of a group that is gone they go like all others.
     registry.remove_group(&name("seldom")).await.unwrap();
     registry.reserve_rounds(&fence, 1, 0).await.unwrap();
@@ -261,4 +274,39 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
     let numbers: Vec<u32> = kept.iter().map(|round| round.number).collect();
     assert_eq!(numbers, (8..=last + 1).rev().collect::<Vec<_>>());
+}
+
+/// Rounds part by part, until there are enough or no more.
+async fn walk(
+    registry: &Registry,
+    gateway: Option<GatewayId>,
+    group: Option<&GroupName>,
+    limit: u32,
+    enough: usize,
+) -> Vec<RoundRecord> {
+    let (mut found, mut after) = (Vec::new(), None);
+    while found.len() < enough {
+        let page = registry.rounds_page(gateway, group, after, limit).await.unwrap();
+        assert!(page.rounds.len() <= limit as usize);
+        found.extend(page.rounds);
+        after = page.next;
+        let Some(next) = after else { break };
+        assert_eq!(next.to_string().parse(), Ok(next));
+    }
+    // The last part knows that it is.
+    assert!(after.is_none() || enough < ROUNDS_KEPT as usize);
+    found
+}
+
+#[test]
+fn a_place_in_a_list_of_rounds_is_three_numbers() {
+    let place = RoundPlace {
+        started_at_s: u64::MAX,
+        gateway: GatewayId(0),
+        number: 7,
+    };
+    assert_eq!(place.to_string(), "18446744073709551615-0-7");
+    for wrong in ["", "1", "1-2", "1-2-3-4", "1-2-x", "-1-2-3", "1-2-4294967296"] {
+        assert_eq!(wrong.parse::<RoundPlace>(), Err(NoRoundPlace), "{wrong}");
+    }
 }

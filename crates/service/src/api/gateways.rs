@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use super::devices::act;
-use super::lists::{List, Reason, gateway};
+use super::lists::{List, Part, Reason, gateway};
 use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, Query};
 use crate::fleet::{Heard, SILENT_MS, Standing};
 use crate::state::App;
 use crate::trust::Trust;
@@ -269,13 +269,14 @@ impl Gateway {
     }
 }
 
-/// All gateways.
-#[utoipa::path(get, path = "/api/v1/gateways", responses((status = 200, body = List<Gateway>)))]
-pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Gateway>>> {
-    Ok(Json(List {
-        items: all(&app).await?,
-        next: None,
-    }))
+/// Gateways, by number.
+#[utoipa::path(get, path = "/api/v1/gateways", params(Part), responses((status = 200, body = List<Gateway>), (status = 422, body = ErrorBody)))]
+pub(crate) async fn list(
+    _: Viewer,
+    State(app): State<App>,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Gateway>>> {
+    part.of(all(&app).await?, |gateway| gateway.id).map(Json)
 }
 
 /// A gateway.

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::devices::{act, note};
-use super::lists::{List, Reason};
+use super::lists::{List, Part, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
 /// A group's policy.
@@ -127,17 +127,19 @@ fn name(text: String) -> Result<GroupName> {
     GroupName::new(text).map_err(|error| ApiError::invalid("name", error.to_string()))
 }
 
-/// All groups.
-#[utoipa::path(get, path = "/api/v1/policies", responses((status = 200, body = List<Policy>)))]
-pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Policy>>> {
+/// Groups, by name.
+#[utoipa::path(get, path = "/api/v1/policies", params(Part), responses((status = 200, body = List<Policy>), (status = 422, body = ErrorBody)))]
+pub(crate) async fn list(
+    _: Viewer,
+    State(app): State<App>,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Policy>>> {
     let groups = app.registry.groups().await?;
     for error in &groups.damaged {
         tracing::error!(error, "left out of a list");
     }
-    Ok(Json(List {
-        items: groups.groups.into_iter().map(Policy::from).collect(),
-        next: None,
-    }))
+    let policies = groups.groups.into_iter().map(Policy::from).collect();
+    part.of(policies, |policy: &Policy| policy.name.clone()).map(Json)
 }
 
 /// Makes a group, or changes how it is asked.

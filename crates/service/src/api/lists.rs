@@ -1,5 +1,8 @@
 //! What all lists have in common.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -19,13 +22,13 @@ pub struct List<T> {
 }
 
 /// Which part of a list.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Part {
+pub struct Part {
     /// How many at most: 1 to 1000; 100 if not given.
-    pub(crate) limit: Option<u32>,
+    pub limit: Option<u32>,
     /// From the `next` of the part before.
-    pub(crate) after: Option<String>,
+    pub after: Option<String>,
 }
 
 impl Part {
@@ -41,11 +44,34 @@ impl Part {
     }
 
     pub(crate) fn after_number(&self) -> Result<Option<u64>> {
-        let number = |text: &str| {
+        self.after_parsed()
+    }
+
+    pub(crate) fn after_parsed<T: FromStr>(&self) -> Result<Option<T>> {
+        let parsed = |text: &str| {
             text.parse()
                 .map_err(|_| ApiError::invalid("after", "take it from `next` of the part before"))
         };
-        self.after.as_deref().map(number).transpose()
+        self.after.as_deref().map(parsed).transpose()
+    }
+
+    /// Of a list that is read whole, as there are few of its kind: what stands behind `after`, in the order of `key`, which no two have.
+    pub(crate) fn of<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
+    where
+        K: Display + FromStr + Ord,
+    {
+        let limit = self.limit()? as usize;
+        if let Some(after) = self.after_parsed::<K>()? {
+            items.retain(|item| key(item) > after);
+        }
+        items.sort_by_cached_key(&key);
+        let is_more = items.len() > limit;
+        items.truncate(limit);
+        let last = items.last().filter(|_| is_more);
+        Ok(List {
+            next: last.map(|last| key(last).to_string()),
+            items,
+        })
     }
 }
 

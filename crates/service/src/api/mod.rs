@@ -45,7 +45,7 @@ pub mod wire {
     pub use super::gateways::{Evidence, Gateway, GatewayEvidence, Latency, NewGateway};
     pub use super::groups::{Policy, PolicyChange};
     pub use super::import::{How, Imported};
-    pub use super::lists::{List, Reason};
+    pub use super::lists::{List, Part, Reason};
     pub use super::login::Me;
     pub use super::results::{Round, Standing, WhichResults, WhichRounds};
     pub use super::signers::{NewSigner, Signer};

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use linewarden_controller::attest::Outcome;
-use linewarden_registry::{Appraisal, GroupName, RoundRecord};
+use linewarden_registry::{Appraisal, GroupName, RoundRecord, State as DeviceState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -18,6 +18,13 @@ use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
+const STATES: [DeviceState; 5] = [
+    DeviceState::Ok,
+    DeviceState::Late,
+    DeviceState::Silent,
+    DeviceState::Quarantined,
+    DeviceState::Unproven,
+];
 /// How long it is good to know that nobody looks, seconds.
 const STALE_FOR_S: u64 = 60;
 
@@ -67,7 +74,7 @@ impl From<RoundRecord> for Round {
 }
 
 /// Which rounds.
-#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct WhichRounds {
     /// Of this gateway.
@@ -76,29 +83,33 @@ pub struct WhichRounds {
     pub group: Option<String>,
     /// How many at most: 1 to 1000; 100 if not given.
     pub limit: Option<u32>,
+    /// From the `next` of the part before.
+    pub after: Option<String>,
 }
 
-/// The newest rounds that are kept, newest first.
-#[utoipa::path(get, path = "/api/v1/rounds", params(WhichRounds), responses((status = 200, body = List<Round>)))]
+/// The rounds that are kept, newest first.
+#[utoipa::path(get, path = "/api/v1/rounds", params(WhichRounds), responses((status = 200, body = List<Round>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn rounds(
     _: Viewer,
     State(app): State<App>,
     Query(which): Query<WhichRounds>,
 ) -> Result<Json<List<Round>>> {
-    let limit = Part {
+    let part = Part {
         limit: which.limit,
-        after: None,
-    }
-    .limit()?;
+        after: which.after,
+    };
     let of = which.gateway.as_deref().map(gateway).transpose()?;
     let group = which
         .group
         .map(|group| GroupName::new(group).map_err(|error| ApiError::invalid("group", error.to_string())))
         .transpose()?;
-    let rounds = app.registry.rounds_of(of, group.as_ref(), limit).await?;
+    let page = app
+        .registry
+        .rounds_page(of, group.as_ref(), part.after_parsed()?, part.limit()?)
+        .await?;
     Ok(Json(List {
-        items: rounds.into_iter().map(Round::from).collect(),
-        next: None,
+        items: page.rounds.into_iter().map(Round::from).collect(),
+        next: page.next.map(|place| place.to_string()),
     }))
 }
 
@@ -142,7 +153,7 @@ pub struct WhichResults {
 }
 
 /// How attested devices stand, by id. With `state` a part may have fewer than `limit`, and another one after it all the same.
-#[utoipa::path(get, path = "/api/v1/results", params(WhichResults), responses((status = 200, body = List<Standing>)))]
+#[utoipa::path(get, path = "/api/v1/results", params(WhichResults), responses((status = 200, body = List<Standing>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn results(
     _: Viewer,
     State(app): State<App>,
@@ -152,6 +163,13 @@ pub(crate) async fn results(
         limit: which.limit,
         after: which.after,
     };
+    let state = which.state.as_deref();
+    if state.is_some_and(|state| !STATES.map(state_name).contains(&state)) {
+        return Err(ApiError::invalid(
+            "state",
+            "ok, late, silent, quarantined or unproven",
+        ));
+    }
     let page = app
         .registry
         .appraisals(part.after_device()?, part.limit()?)
@@ -160,7 +178,7 @@ pub(crate) async fn results(
         tracing::error!(error, "left out of a list");
     }
     let items = page.appraisals.iter().map(Standing::from);
-    let is_wanted = |item: &Standing| which.state.as_deref().is_none_or(|state| item.state == state);
+    let is_wanted = |item: &Standing| state.is_none_or(|state| item.state == state);
     Ok(Json(List {
         items: items.filter(is_wanted).collect(),
         next: page.next.map(|device| device.to_string()),

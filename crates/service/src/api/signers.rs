@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::devices::{act, note};
-use super::lists::{List, Reason};
+use super::lists::{List, Part, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
 /// A signer.
@@ -66,13 +66,15 @@ async fn all(app: &App) -> Result<Vec<SignerEntry>> {
     Ok(signers)
 }
 
-/// All signers.
-#[utoipa::path(get, path = "/api/v1/signers", responses((status = 200, body = List<Signer>)))]
-pub(crate) async fn list(_: Viewer, State(app): State<App>) -> Result<Json<List<Signer>>> {
-    Ok(Json(List {
-        items: all(&app).await?.into_iter().map(Signer::from).collect(),
-        next: None,
-    }))
+/// Signers, by their ids.
+#[utoipa::path(get, path = "/api/v1/signers", params(Part), responses((status = 200, body = List<Signer>), (status = 422, body = ErrorBody)))]
+pub(crate) async fn list(
+    _: Viewer,
+    State(app): State<App>,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Signer>>> {
+    let signers = all(&app).await?.into_iter().map(Signer::from).collect();
+    part.of(signers, |signer| signer.id.clone()).map(Json)
 }
 
 /// The revoked ones, as `linewarden signed receive --revoked` reads them.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::devices::{act, note};
-use super::lists::List;
+use super::lists::{List, Part};
 use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
@@ -46,17 +46,21 @@ impl From<User> for Somebody {
     }
 }
 
-/// All users.
-#[utoipa::path(get, path = "/api/v1/users", responses((status = 200, body = List<Somebody>)))]
-pub(crate) async fn list(_: Admin, State(app): State<App>) -> Result<Json<List<Somebody>>> {
-    let mut items = Vec::new();
+/// Users, by name.
+#[utoipa::path(get, path = "/api/v1/users", params(Part), responses((status = 200, body = List<Somebody>), (status = 422, body = ErrorBody)))]
+pub(crate) async fn list(
+    _: Admin,
+    State(app): State<App>,
+    Query(part): Query<Part>,
+) -> Result<Json<List<Somebody>>> {
+    let mut items: Vec<Somebody> = Vec::new();
     for user in app.registry.users().await? {
         match user {
             Ok(user) => items.push(user.into()),
             Err(error) => tracing::error!(%error, "left out of a list"),
         }
     }
-    Ok(Json(List { items, next: None }))
+    part.of(items, |user| user.name.clone()).map(Json)
 }
 
 /// Somebody who is to use the API.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::{Gateway, LinkState, Settings};
@@ -11,12 +12,16 @@ use linewarden_link::{Client, Remote, Told};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{Location, Registry, Revision, Role};
+use linewarden_service::{Service, ServiceOptions};
 use linewarden_testbed::{Postgres, PostgresOptions};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::office::{Ca, Office, key};
 use crate::site::{Client as Device, LONG, config, pool, record};
+
+/// Rows that a gateway gets at once.
+const LEASE_ROWS: u32 = 9;
 
 pub fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
     let config = Config {
@@ -308,7 +313,7 @@ fn two_controllers_are_as_good_as_one() {
     runtime.block_on(Registry::create(&location, &key())).unwrap();
     let ca = Arc::new(Ca::new());
     let mut a = Office::over(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
-    let b = Office::over(ca, Arc::clone(&runtime), open(), "ctl-b");
+    let mut b = Office::over(ca, Arc::clone(&runtime), open(), "ctl-b");
     let ids: Vec<DeviceId> = (1..=6).map(DeviceId).collect();
     for id in &ids {
         enrol(&a, *id, 200);
@@ -359,25 +364,67 @@ fn two_controllers_are_as_good_as_one() {
             gateway.status()
         );
     }
-    // Nobody answers any more: what they hold goes on, and comes back with whoever does.
-    let address = b.address;
+    // Nobody answers any more: what they hold goes on.
     drop(otto);
-    let (registry, ca) = (b.registry.clone(), Arc::clone(&b.ca));
-    drop(b);
+    b.stop();
     for (gateway, _) in &gateways {
         let is_lost = |status: &linewarden_gateway::Status| matches!(status.link, LinkState::Lost { .. });
         assert!(gateway.wait_until(LONG, is_lost), "{:?}", gateway.status());
     }
     for at_gateway in &mut devices {
-        assert!(
-            at_gateway[0].authenticate(LONG).is_some(),
-            "from what is there already"
-        );
+        let row = at_gateway[0].authenticate(LONG);
+        let row = row.expect("there are rows already");
+        assert!(spent.insert((ids[0], row)), "{row} was spent before");
         assert_eq!(
             at_gateway[1].authenticate(Duration::from_millis(200)),
             None,
             "it is revoked"
         );
     }
-    let _ = (registry, ca, address);
+    // Somebody answers again: more rows than they held, and what is revoked from now on.
+    restart(&mut b, |_| ());
+    for (gateway, _) in &gateways {
+        let is_back = |status: &linewarden_gateway::Status| status.link == LinkState::Reachable;
+        assert!(gateway.wait_until(LONG, is_back), "{:?}", gateway.status());
+    }
+    for _ in 0..2 * LEASE_ROWS {
+        for at_gateway in &mut devices {
+            let row = at_gateway[0].authenticate(LONG);
+            let row = row.expect("rows come back with who gives them");
+            assert!(spent.insert((ids[0], row)), "{row} was spent before");
+        }
+    }
+    let olga = b.caller("olga", Role::Operator);
+    olga.post("/api/v1/devices/3/revoke", &json!({"reason": "stolen"}))
+        .ok();
+    for (gateway, _) in &gateways {
+        assert!(
+            gateway.wait_until(LONG, |status| status.revoked == 2),
+            "{:?}",
+            gateway.status()
+        );
+    }
+}
+
+/// Starts an office's controller anew where it was, made of something else if that is wanted.
+pub fn restart(office: &mut Office, change: impl FnOnce(&mut ServiceOptions)) {
+    office.stop();
+    let policy = Policy {
+        lease_rows: LEASE_ROWS,
+        mark_block: 4,
+    };
+    let mut options = ServiceOptions {
+        name: "ctl-again".to_owned(),
+        listen: office.address,
+        metrics: Some(office.metrics),
+        tls: office.ca.server(),
+        controller: Controller::new(office.registry.clone(), policy),
+        registry: office.registry.clone(),
+        signer: None,
+        nats: None,
+        telemetry: None,
+    };
+    change(&mut options);
+    let started = office.runtime.block_on(Service::start(options));
+    office.service = Some(started.unwrap());
 }

@@ -1,0 +1,290 @@
+//! Lists part by part: each thing once, in order, to the end.
+
+use linewarden_protocol::attest::AttestationKey;
+use linewarden_protocol::gateway::Configuration;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_registry::{
+    Appraisal, Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Note, Protection, Role,
+    RoundRecord, SignerEntry, State,
+};
+use serde_json::{Value, json};
+
+use crate::office::{Caller, Office};
+use crate::site::{record, row_key};
+
+/// Things of each kind: no multiple of the parts.
+const COUNT: u32 = 23;
+const PART: usize = 5;
+
+fn group(name: &str) -> GroupName {
+    GroupName::new(name.to_owned()).unwrap()
+}
+
+/// What a list says, walked through by parts: no part is longer than it may be, or empty before the end.
+#[track_caller]
+fn walked(caller: &Caller<'_>, path: &str, say: impl Fn(&Value) -> String) -> Vec<String> {
+    let ask = if path.contains('?') { '&' } else { '?' };
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..=COUNT {
+        let part = caller.get(&format!("{path}{ask}limit={PART}{after}")).ok();
+        let items = part["items"].as_array().unwrap();
+        assert!((1..=PART).contains(&items.len()), "{path}: {part}");
+        seen.extend(items.iter().map(&say));
+        match part["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return seen,
+        }
+    }
+    panic!("{path} has no end: {seen:?}")
+}
+
+fn text(field: &'static str) -> impl Fn(&Value) -> String {
+    move |item| match &item[field] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn gateways_signers_users_and_policies_are_walked_through() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    let registry = &office.registry;
+    office.runtime.block_on(async {
+        for number in 1..=COUNT {
+            // Every third is in no book: it was heard, and nothing more.
+            if number % 3 > 0 {
+                let gateway = GatewayId(number * 100);
+                registry.enter_gateway(gateway, "hall", 1).await.unwrap();
+            }
+            let signer = SignerEntry {
+                id: vec![u8::try_from(number).unwrap(); 8],
+                name: String::new(),
+                scheme: "Ed25519".to_owned(),
+                public_key: Vec::new(),
+                added_at_s: 1,
+                revoked_at_s: None,
+            };
+            registry.add_signer(&signer).await.unwrap();
+            let group = NewGroup {
+                name: group(&format!("g{number}")),
+                policy: GroupPolicy::default(),
+                reference: None,
+                roll_out: None,
+            };
+            registry.set_group(&group, 1).await.unwrap();
+        }
+        for number in (3..=COUNT).step_by(3) {
+            let link = office.link(GatewayId(number * 100), &[]);
+            link.enter().await.unwrap();
+        }
+    });
+    for number in 2..=COUNT {
+        office.token(&format!("u{number}"), Role::Viewer);
+    }
+    let numbers = |of: fn(u32) -> String| -> Vec<String> { (1..=COUNT).map(of).collect() };
+    let sorted = |mut names: Vec<String>| {
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(
+        walked(&ada, "/api/v1/gateways", text("id")),
+        numbers(|number| (number * 100).to_string())
+    );
+    assert_eq!(
+        walked(&ada, "/api/v1/signers", text("id")),
+        numbers(|number| format!("{number:02x}").repeat(8))
+    );
+    assert_eq!(
+        walked(&ada, "/api/v1/policies", text("name")),
+        sorted(numbers(|number| format!("g{number}")))
+    );
+    let mut users: Vec<String> = (2..=COUNT).map(|number| format!("u{number}")).collect();
+    users.push("ada".to_owned());
+    assert_eq!(walked(&ada, "/api/v1/users", text("name")), sorted(users));
+    // Behind one that is gone it goes on all the same.
+    let behind = ada.get("/api/v1/gateways?after=150&limit=1").ok();
+    assert_eq!(behind["items"][0]["id"], 200);
+    for path in ["gateways", "signers", "users", "policies"] {
+        for wrong in ["limit=0", "limit=1001"] {
+            ada.get(&format!("/api/v1/{path}?{wrong}"))
+                .refused(422, "invalid");
+        }
+    }
+    ada.get("/api/v1/gateways?after=x").refused(422, "invalid");
+}
+
+#[test]
+fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
+    let office = Office::new();
+    let vera = office.caller("vera", Role::Viewer);
+    let registry = &office.registry;
+    // Those of both gateways begin at the same times.
+    let round = |gateway: u32, number: u32| RoundRecord {
+        gateway: GatewayId(gateway),
+        number,
+        group: group(if number.is_multiple_of(2) { "fans" } else { "pumps" }),
+        period: Period(1),
+        started_at_s: 1_790_000_000 + u64::from(number / 2),
+        ended_at_s: 1_790_000_100,
+        asked: 1,
+        ok: 1,
+        late: 0,
+        silent: 0,
+        last_verdict_ms: 1,
+    };
+    office.runtime.block_on(async {
+        for gateway in [3, 4] {
+            let fence = registry.register_gateway(GatewayId(gateway), 1).await.unwrap();
+            registry.reserve_rounds(&fence, COUNT, 0).await.unwrap();
+            for number in 1..=COUNT {
+                registry
+                    .record_round(&fence, &round(gateway, number), &[])
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    let say = |item: &Value| format!("{}/{}", item["gateway"], item["number"]);
+    let all: Vec<(u32, u32)> = (1..=COUNT)
+        .flat_map(|number| [(3, number), (4, number)])
+        .collect();
+    let expected = |is_wanted: fn(&(u32, u32)) -> bool| -> Vec<String> {
+        let mut rounds: Vec<_> = all.iter().copied().filter(is_wanted).collect();
+        rounds.sort_by_key(|(gateway, number)| (u32::MAX - number / 2, *gateway, u32::MAX - number));
+        rounds
+            .iter()
+            .map(|(gateway, number)| format!("{gateway}/{number}"))
+            .collect()
+    };
+    for (query, rounds) in [
+        ("", expected(|_| true)),
+        ("?gateway=4", expected(|(gateway, _)| *gateway == 4)),
+        ("?group=fans", expected(|(_, number)| number.is_multiple_of(2))),
+        (
+            "?gateway=3&group=pumps",
+            expected(|(gateway, number)| *gateway == 3 && !number.is_multiple_of(2)),
+        ),
+    ] {
+        assert_eq!(
+            walked(&vera, &format!("/api/v1/rounds{query}"), say),
+            rounds,
+            "{query}"
+        );
+    }
+    for wrong in ["after=7", "after=1-2-x", "limit=0"] {
+        vera.get(&format!("/api/v1/rounds?{wrong}"))
+            .refused(422, "invalid");
+    }
+}
+
+#[test]
+fn results_are_walked_through() {
+    let office = Office::new();
+    let vera = office.caller("vera", Role::Viewer);
+    let registry = &office.registry;
+    let pumps = NewGroup {
+        name: group("pumps"),
+        policy: GroupPolicy::default(),
+        reference: None,
+        roll_out: None,
+    };
+    let round = RoundRecord {
+        gateway: GatewayId(3),
+        number: 1,
+        group: group("pumps"),
+        period: Period(1),
+        started_at_s: 1,
+        ended_at_s: 2,
+        asked: COUNT,
+        ok: 0,
+        late: COUNT,
+        silent: 0,
+        last_verdict_ms: 1,
+    };
+    office.runtime.block_on(async {
+        registry.set_group(&pumps, 1).await.unwrap();
+        let mut appraisals = Vec::new();
+        for number in 1..=COUNT {
+            let device = DeviceId(number.into());
+            let credentials = Credentials::Key(row_key(device, 0));
+            registry.enrol(record(device, credentials)).await.unwrap();
+            let prover = NewProver {
+                device,
+                group: group("pumps"),
+                key: AttestationKey::from_bytes([7; 32]),
+                protection: Protection::Software,
+                binding: None,
+                overlay: None,
+                home: Some(Home {
+                    gateway: GatewayId(3),
+                    address: [192, 0, 2, 1].into(),
+                }),
+                port: 20_554,
+                enrolled_period: Period(0),
+            };
+            registry.enrol_prover(prover, 1).await.unwrap();
+            let enrolled = registry.prover(device).await.unwrap().unwrap();
+            let appraisal = Appraisal {
+                device,
+                gateway: GatewayId(3),
+                address: None,
+                state: State::Late,
+                since_s: 1,
+                since_round: 1,
+                configuration: Configuration::Current,
+                silences: Vec::new(),
+                asked: 1,
+            };
+            appraisals.push((appraisal, enrolled.enrolled_at()));
+        }
+        let fence = registry.register_gateway(GatewayId(3), 1).await.unwrap();
+        registry.reserve_rounds(&fence, 1, 0).await.unwrap();
+        registry.record_round(&fence, &round, &appraisals).await.unwrap();
+    });
+    let devices: Vec<String> = (1..=COUNT).map(|number| format!("{number:016x}")).collect();
+    for query in ["", "?state=late"] {
+        let path = format!("/api/v1/results{query}");
+        assert_eq!(walked(&vera, &path, text("device")), devices, "{query}");
+    }
+    // A part with nothing that is wanted leads on to the next one.
+    let none = vera.get(&format!("/api/v1/results?state=ok&limit={PART}")).ok();
+    assert_eq!(none, json!({"items": [], "next": devices[PART - 1]}));
+    vera.get("/api/v1/results?state=odd").refused(422, "invalid");
+    vera.get("/api/v1/results?after=x").refused(422, "invalid");
+}
+
+#[test]
+fn what_happened_and_who_had_it_done_is_walked_through_while_more_happens() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    for id in 1..=COUNT {
+        let gateway = json!({"id": id, "name": "hall", "reason": "new"});
+        ada.post("/api/v1/gateways", &gateway).ok();
+    }
+    let newest_first: Vec<String> = (1..=COUNT).rev().map(|id| id.to_string()).collect();
+    for path in [
+        "/api/v1/audit?what=gateway_entered",
+        "/api/v1/audit?by=ada",
+        "/api/v1/events/history?kinds=gateway_entered",
+    ] {
+        let seen = walked(&ada, path, |item| {
+            // What comes meanwhile is in front of all parts but the first.
+            let note = Note {
+                kind: "gateway_entered".to_owned(),
+                gateway: Some(GatewayId(99)),
+                device: None,
+                detail: String::new(),
+            };
+            if path.contains("history") {
+                office.runtime.block_on(office.registry.note(&[note], 1)).unwrap();
+            }
+            text("gateway")(item)
+        });
+        assert_eq!(seen, newest_first, "{path}");
+    }
+    for path in ["audit", "events/history"] {
+        ada.get(&format!("/api/v1/{path}?after=x"))
+            .refused(422, "invalid");
+    }
+}

@@ -1,0 +1,154 @@
+//! What is signed of how devices stand, and whose messages are believed no more: as those read it who have nothing but a key or a list.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use linewarden_controller::attest::Signer;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::Role;
+use linewarden_signatures::key::PrivateKey;
+use linewarden_signatures::scheme::Scheme;
+use linewarden_signatures::store::Revocations;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, Spec, make_group, start_gateway};
+use crate::gateways::{enrol, restart};
+use crate::office::{Caller, Office};
+use crate::site::LONG;
+
+/// The claims of a token that verifies with the public key alone.
+fn claims(jwk: &str, token: &str) -> Option<Value> {
+    let jwk: Value = serde_json::from_str(jwk).unwrap();
+    let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).ok();
+    let mut point = vec![4];
+    for coordinate in ["x", "y"] {
+        point.extend(bytes(jwk[coordinate].as_str().unwrap()).unwrap());
+    }
+    let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+    let (signed, signature) = token.rsplit_once('.')?;
+    key.verify(signed.as_bytes(), &bytes(signature)?).ok()?;
+    let (header, claims) = signed.split_once('.')?;
+    let header: Value = serde_json::from_slice(&bytes(header)?).ok()?;
+    assert_eq!(header, json!({"typ": "JWT", "alg": "ES256"}));
+    serde_json::from_slice(&bytes(claims)?).ok()
+}
+
+/// What is signed of a device, once it is that it stands so.
+#[track_caller]
+fn signed(viewer: &Caller<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
+    let until = Instant::now() + LONG;
+    loop {
+        let asked = viewer.request(Method::GET, &format!("/api/v1/results/{device}"));
+        let said = viewer.send(asked);
+        if said.status == 200 {
+            let claims = claims(jwk, &said.text).expect("the controller has signed it");
+            let of_device = &claims["submods"][device.to_string()];
+            if of_device["ear_verifier_claims"]["state"] == state {
+                return claims;
+            }
+        }
+        assert!(Instant::now() < until, "{} {}", said.status, said.text);
+    }
+}
+
+#[test]
+fn how_a_device_stands_is_signed_for_who_has_the_key() {
+    let mut office = Office::new();
+    let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
+    let jwk = signer.public_jwk();
+    restart(&mut office, |options| options.signer = Some(Arc::new(signer)));
+    let vera = office.caller("vera", Role::Viewer);
+    make_group(&office, "sensors", 1);
+    let (gateway, address) = start_gateway(&office, GatewayId(3));
+    let [well, mute, never] = [0xd1, 0xd2, 0xd9].map(DeviceId);
+    let specs = [well, mute].map(|device| Spec {
+        device,
+        name: String::new(),
+        gateway: address,
+        home: GatewayId(3),
+        group: "sensors",
+        is_changed: false,
+    });
+    let fleet = Fleet::start(&office, &specs, Duration::from_millis(200));
+    enrol(&office, never, 1);
+
+    let told = signed(&vera, &jwk, well, "ok");
+    assert_eq!(told["eat_profile"], "tag:ietf.org,2026:rats/ear#04");
+    assert!(told["exp"].as_u64() > told["iat"].as_u64(), "{told}");
+    let submods = told["submods"].as_object().unwrap();
+    assert_eq!(submods.len(), 1, "{told}");
+    let of_well = &submods[&well.to_string()];
+    assert_eq!(of_well["ear_status"], "affirming", "{told}");
+    assert_eq!(of_well["ear_trustworthiness_vector"]["executables"], 2, "{told}");
+    assert_eq!(of_well["ear_verifier_claims"]["gateway"], 3, "{told}");
+    assert_eq!(
+        of_well["ear_appraisal_policy_ids"],
+        json!(["linewarden:group:sensors"])
+    );
+    signed(&vera, &jwk, mute, "ok");
+    fleet.set_mute(mute, true);
+    let told = signed(&vera, &jwk, mute, "quarantined");
+    let of_mute = &told["submods"][mute.to_string()];
+    assert_eq!(of_mute["ear_status"], "contraindicated", "{told}");
+    assert!(of_mute["ear_trustworthiness_vector"].is_null(), "{told}");
+
+    // Nobody who has changed it has signed it, and with another key nothing is read.
+    let answer = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{well}")));
+    let (head, rest) = answer.text.split_at(answer.text.len() / 2);
+    let swapped = if rest.starts_with('A') { "B" } else { "A" };
+    assert_eq!(claims(&jwk, &format!("{head}{swapped}{}", &rest[1..])), None);
+    let other = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
+    assert_eq!(claims(&other.public_jwk(), &answer.text), None);
+
+    for (state, device) in [("ok", well), ("quarantined", mute)] {
+        let until = Instant::now() + LONG;
+        loop {
+            let listed = vera.get(&format!("/api/v1/results?state={state}")).ok();
+            let found = listed["items"].as_array().unwrap();
+            assert!(found.iter().all(|item| item["state"] == state), "{listed}");
+            if found.len() == 1 && found[0]["device"] == device.to_string() {
+                break;
+            }
+            assert!(Instant::now() < until, "{listed}");
+        }
+    }
+    let path = |device: DeviceId| format!("/api/v1/results/{device}");
+    vera.get(&path(never)).refused(404, "not_found");
+    vera.get(&path(DeviceId(0xff))).refused(404, "unknown_device");
+    drop(fleet);
+    drop(gateway);
+}
+
+#[test]
+fn the_list_of_revoked_signers_is_one_that_receivers_read() {
+    let office = Office::new();
+    let ada = office.caller("ada", Role::Admin);
+    let read = || {
+        let said = ada.send(ada.request(Method::GET, "/api/v1/signers/revoked"));
+        assert_eq!(said.status, 200, "{}", said.text);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &said.text).unwrap();
+        Revocations::read(file.path()).unwrap()
+    };
+    assert!(read().is_empty());
+    let ids = ["beacon", "mast", "buoy"].map(|name| {
+        let key = PrivateKey::generate(Scheme::Ed25519, None).unwrap();
+        let public_key = key.public().to_json().unwrap();
+        let new = json!({"name": name, "public_key": public_key, "reason": "new"});
+        ada.post("/api/v1/signers", &new).ok();
+        key.public().id()
+    });
+    assert!(read().is_empty());
+    let [beacon, mast, buoy] = ids;
+    for (revoked, count) in [(mast, 1), (buoy, 2)] {
+        let path = format!("/api/v1/signers/{revoked}/revoke");
+        ada.post(&path, &json!({"reason": "stolen"})).ok();
+        assert_eq!(read().len(), count);
+    }
+    let list = read();
+    assert!(list.contains(mast) && list.contains(buoy) && !list.contains(beacon));
+}
