@@ -1,6 +1,7 @@
 //! Who asks, and what they may.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, Result};
+use crate::limits::Limits;
 use crate::peer::Peer;
 use crate::state::App;
 
@@ -26,8 +28,13 @@ const OWN_HEADER: &str = "x-linewarden";
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long it may take to find out who asks: a lock of the database and a connection to it are waited for no longer.
 const FIND_MAX: Duration = Duration::from_secs(10);
-/// Tokens remembered.
+/// How long whoever has come in is a regular: asked about again however many others guess from the same address.
+const REGULAR_FOR: Duration = Duration::from_secs(3_600);
+/// Tokens remembered, and hashes of those of regulars.
 const KNOWN_MAX: usize = 10_000;
+
+/// When who has guessed too often comes again.
+pub(crate) const TRY_AGAIN_S: u32 = 60;
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -92,20 +99,63 @@ impl Principal {
     }
 }
 
-/// Who has shown which token or cookie a moment ago.
+/// What stands for a token or a cookie.
+pub(crate) type SecretHash = [u8; 32];
+
+pub(crate) fn hash_of_token(token: &str) -> SecretHash {
+    hash(0, token)
+}
+
+pub(crate) fn hash_of_cookie(cookie: &str) -> SecretHash {
+    hash(1, cookie)
+}
+
+fn hash(kind: u8, secret: &str) -> SecretHash {
+    let mut hash = Sha256::new();
+    hash.update([kind]);
+    hash.update(secret);
+    hash.finalize().into()
+}
+
+/// Who has shown which token or cookie a moment ago, and which ones were somebody's within the hour.
 #[derive(Default)]
 pub(crate) struct Known {
-    users: Mutex<HashMap<[u8; 32], (Principal, Instant)>>,
+    users: Mutex<HashMap<SecretHash, (Principal, Instant)>>,
+    regulars: Mutex<HashMap<SecretHash, Instant>>,
 }
 
 impl Known {
-    fn get(&self, secret: &[u8; 32]) -> Option<Principal> {
+    fn get(&self, secret: &SecretHash) -> Option<Principal> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (principal, at) = users.get(secret)?;
         (at.elapsed() < KNOWN_FOR).then(|| principal.clone())
     }
 
-    fn put(&self, secret: [u8; 32], principal: Principal) {
+    /// Whether the registry may be asked whose secret that is. Guessing is bounded by where it comes from; who has come in by the secret
+    /// lately is not counted, and not kept out by who guesses.
+    pub(crate) fn may_look_up(&self, secret: &SecretHash, limits: &Limits, address: IpAddr) -> bool {
+        let regulars = self.regulars.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_regular = regulars.get(secret).is_some_and(|at| at.elapsed() < REGULAR_FOR);
+        drop(regulars);
+        is_regular || limits.may_look_up(address)
+    }
+
+    /// The secret was found to be somebody's, or not to be.
+    pub(crate) fn looked_up(&self, secret: SecretHash, is_somebodys: bool) {
+        let mut regulars = self.regulars.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_somebodys {
+            regulars.remove(&secret);
+            return;
+        }
+        if regulars.len() >= KNOWN_MAX && !regulars.contains_key(&secret) {
+            regulars.retain(|_, at| at.elapsed() < REGULAR_FOR);
+        }
+        if regulars.len() < KNOWN_MAX || regulars.contains_key(&secret) {
+            regulars.insert(secret, Instant::now());
+        }
+    }
+
+    fn put(&self, secret: SecretHash, principal: Principal) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.len() >= KNOWN_MAX {
             users.retain(|_, (_, at)| at.elapsed() < KNOWN_FOR);
@@ -115,7 +165,7 @@ impl Known {
         }
     }
 
-    /// A session has ended, or a user is no more: nothing is remembered.
+    /// A session has ended, or a user is no more: everybody is asked about anew.
     pub(crate) fn forget(&self) {
         self.users.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -149,7 +199,7 @@ pub(crate) async fn authenticate(
     let principal = match found? {
         Some(principal) => principal,
         // Guessing is slow; who is let in is not counted.
-        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(60)),
+        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(TRY_AGAIN_S)),
         None => return Err(ApiError::unauthenticated()),
     };
     if !app.limits.may_ask(&principal.name) {
@@ -186,12 +236,15 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             way: Way::Certificate,
         }));
     };
-    let mut hash = Sha256::new();
-    hash.update([u8::from(by_cookie)]);
-    hash.update(secret);
-    let hash: [u8; 32] = hash.finalize().into();
+    let hash = match by_cookie {
+        true => hash_of_cookie(secret),
+        false => hash_of_token(secret),
+    };
     if let Some(known) = app.known.get(&hash) {
         return Ok(Some(Principal { origin, ..known }));
+    }
+    if !app.known.may_look_up(&hash, &app.limits, peer.owner()) {
+        return Err(ApiError::rate_limited(TRY_AGAIN_S));
     }
     let found = match by_cookie {
         true => {
@@ -206,6 +259,7 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
             })
         }
     };
+    app.known.looked_up(hash, found.is_some());
     Ok(found.map(|(user, expires_s)| {
         let principal = Principal {
             name: user.name,

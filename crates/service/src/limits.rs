@@ -15,6 +15,9 @@ use crate::shares::{Share, Shares};
 const USER_PER_S: u32 = 5_000;
 /// Attempts to come in a minute from one address.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
+/// Secrets a minute from one address, and how many at once, that the registry is asked about though nobody has come in by them lately:
+/// ten times as many as are refused with a word, so that who comes first behind the address of somebody who guesses has a chance.
+const LOOK_UPS_PER_MINUTE: u32 = 300;
 
 /// Streams of events of one user at once: browsers and programs that listen.
 const STREAMS_OF_USER_MAX: usize = 100;
@@ -31,6 +34,7 @@ const REGISTRATIONS_PER_MINUTE: u32 = 30;
 pub(crate) struct Limits {
     users: Arc<DefaultKeyedRateLimiter<String>>,
     attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
+    look_ups: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     registrations: Arc<DefaultKeyedRateLimiter<GatewayId>>,
     streams: Shares<String>,
     imports: Shares<String>,
@@ -58,6 +62,9 @@ impl Limits {
             attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 ATTEMPTS_PER_MINUTE,
             )))),
+            look_ups: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
+                LOOK_UPS_PER_MINUTE,
+            )))),
             registrations: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 REGISTRATIONS_PER_MINUTE,
             )))),
@@ -76,6 +83,11 @@ impl Limits {
     /// Whether somebody who was refused may be looked at once more.
     pub(crate) fn may_try(&self, address: IpAddr) -> bool {
         self.attempts.check_key(&address).is_ok()
+    }
+
+    /// Whether the registry may be asked about one more secret of that address by which nobody has come in lately.
+    pub(crate) fn may_look_up(&self, address: IpAddr) -> bool {
+        self.look_ups.check_key(&address).is_ok()
     }
 
     /// A place for one more stream of events of a user, if there is one.
@@ -107,10 +119,45 @@ impl Limits {
         self.users.shrink_to_fit();
         self.attempts.retain_recent();
         self.attempts.shrink_to_fit();
+        self.look_ups.retain_recent();
+        self.look_ups.shrink_to_fit();
         self.registrations.retain_recent();
         self.registrations.shrink_to_fit();
     }
 
     /// From one time to forget to the next.
     pub(crate) const SHRINK_EVERY: Duration = Duration::from_secs(60);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_who_asks_without_end_is_slowed_down_and_nobody_else_is() {
+        let limits = Limits::new();
+        let [alice, bob] = ["alice", "bob"].map(str::to_owned);
+        let asked = (0..10 * USER_PER_S).filter(|_| limits.may_ask(&alice)).count();
+        // At once, and what comes again while this is counted.
+        assert!(asked >= USER_PER_S as usize, "{asked}");
+        assert!(asked < 10 * USER_PER_S as usize, "{asked}");
+        assert!(limits.may_ask(&bob));
+    }
+
+    #[test]
+    fn imports_are_few_of_a_user_and_of_all() {
+        let limits = Limits::new();
+        let users = IMPORTS_MAX / IMPORTS_OF_USER_MAX;
+        let mut places = Vec::new();
+        for user in 0..users {
+            let user = user.to_string();
+            places.extend((0..IMPORTS_OF_USER_MAX).map(|_| limits.import(&user).unwrap()));
+            assert!(limits.import(&user).is_none(), "one more of {user}");
+        }
+        assert!(limits.import("another").is_none(), "one more of all");
+        places.pop();
+        assert!(limits.import("0").is_none(), "the place was another's");
+        let _place = limits.import("another").unwrap();
+        assert!(limits.import("yet another").is_none());
+    }
 }

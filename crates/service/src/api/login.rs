@@ -9,7 +9,7 @@ use linewarden_registry::Role;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::auth::{COOKIE, Viewer, cookie, draw_secret};
+use crate::auth::{COOKIE, TRY_AGAIN_S, Viewer, cookie, draw_secret, hash_of_cookie, hash_of_token};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::Json;
@@ -53,6 +53,10 @@ pub(crate) async fn login(
     Extension(peer): Extension<Peer>,
     Json(Login { token }): Json<Login>,
 ) -> Result<Response> {
+    let hash = hash_of_token(&token);
+    if !app.known.may_look_up(&hash, &app.limits, peer.owner()) {
+        return Err(ApiError::rate_limited(TRY_AGAIN_S));
+    }
     let now_s = now_s();
     let secret = draw_secret("")?;
     let until_s = now_s.saturating_add(SESSION_S);
@@ -60,9 +64,10 @@ pub(crate) async fn login(
         .registry
         .begin_session(&token, &secret, now_s, until_s)
         .await?;
+    app.known.looked_up(hash, begun.is_some());
     let (user, until_s) = match begun {
         Some(begun) => begun,
-        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(60)),
+        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(TRY_AGAIN_S)),
         None => {
             return Err(ApiError::new(
                 StatusCode::UNAUTHORIZED,
@@ -71,6 +76,7 @@ pub(crate) async fn login(
             ));
         }
     };
+    app.known.looked_up(hash_of_cookie(&secret), true);
     let me = Me {
         name: user.name,
         role: role_name(user.role).into(),
@@ -82,13 +88,22 @@ pub(crate) async fn login(
 
 /// Ends it.
 #[utoipa::path(post, path = "/api/v1/logout", responses((status = 204)))]
-pub(crate) async fn logout(State(app): State<App>, headers: HeaderMap) -> Result<Response> {
+pub(crate) async fn logout(
+    State(app): State<App>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Result<Response> {
     // Only who has one writes: anybody may ask for this.
-    if let Some(secret) = cookie(&headers)
-        && !matches!(app.registry.user_of_session(secret, now_s()).await, Ok(None))
-    {
-        app.registry.end_session(secret).await?;
-        app.known.forget();
+    if let Some(secret) = cookie(&headers) {
+        let hash = hash_of_cookie(secret);
+        if !app.known.may_look_up(&hash, &app.limits, peer.owner()) {
+            return Err(ApiError::rate_limited(TRY_AGAIN_S));
+        }
+        if !matches!(app.registry.user_of_session(secret, now_s()).await, Ok(None)) {
+            app.registry.end_session(secret).await?;
+            app.known.forget();
+        }
+        app.known.looked_up(hash, false);
     }
     set_cookie("", 0, StatusCode::NO_CONTENT)
 }

@@ -1,7 +1,7 @@
 //! Who asks for more than its due: connections without a word, registrations in a loop, a listener that was shut out.
 
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use linewarden_link::gateway_uri;
 use linewarden_protocol::ids::GatewayId;
@@ -92,6 +92,89 @@ fn a_gateway_that_registers_in_a_loop_fills_no_journal() {
     let journal = office.registry.journal(&filter, None, 1_000);
     let journal = office.runtime.block_on(journal).unwrap();
     assert!(journal.entries.len() <= entered + 1);
+}
+
+/// Somebody at that host of this machine's own network.
+pub fn browser_at(office: &Office, host: u8) -> reqwest::Client {
+    let root = reqwest::Certificate::from_pem(office.ca.pem()).unwrap();
+    reqwest::Client::builder()
+        .tls_certs_only([root])
+        .resolve(NAME, office.address)
+        .local_address(IpAddr::from([127, 0, 0, host]))
+        .build()
+        .unwrap()
+}
+
+/// Secrets that an address guesses cost the registry no more than some hundreds of look-ups a minute, and keep out nobody who has come
+/// in before.
+#[test]
+fn who_guesses_is_refused_before_the_registry_is_asked_and_nobody_else() {
+    const LOOK_UPS: usize = 300;
+    let office = Office::new();
+    let alice = office.caller("alice", Role::Viewer);
+    let admin = office.caller("ada", Role::Admin);
+    let at = |host: u8, token: String| Caller {
+        office: &office,
+        client: browser_at(&office, host),
+        token: Some(token),
+    };
+    let mut guesser = at(2, String::new());
+    let from_there = Caller {
+        client: guesser.client.clone(),
+        office: &office,
+        token: alice.token.clone(),
+    };
+    from_there.get("/api/v1/me").ok();
+    for guess in 0..2 * LOOK_UPS {
+        guesser.token = Some(format!("lw_{guess}"));
+        let status = guesser.get("/api/v1/me").status;
+        assert!(status == 401 || status == 429, "{status}");
+    }
+    // Everybody is asked about anew.
+    office.token("carl", Role::Viewer);
+    let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
+    assert_eq!(admin.send(removed.header("Idempotency-Key", "k")).status, 204);
+    from_there.get("/api/v1/me").ok();
+    let login = |caller: &Caller<'_>, token: &str| {
+        let request = caller.request(Method::POST, "/api/v1/login");
+        caller.send(request.json(&serde_json::json!({"token": token})))
+    };
+    let token = alice.token.clone().unwrap();
+    login(&guesser, &token).ok();
+
+    office.runtime.block_on(office.registry.clone().close());
+    // The registry answers nobody any more, and is not asked by who guesses.
+    let refused = (0..LOOK_UPS).filter(|guess| {
+        let token = format!("lw_more_{guess}");
+        guesser.token = Some(token.clone());
+        guesser.get("/api/v1/me").status == 429 && login(&guesser, &token).status == 429
+    });
+    let refused = refused.count();
+    assert!(refused > LOOK_UPS / 2, "{refused}");
+    let elsewhere = at(3, "lw_more".to_owned()).get("/api/v1/me").status;
+    assert!(elsewhere >= 500, "{elsewhere}");
+}
+
+#[test]
+fn who_guesses_at_the_log_in_is_slowed_down_and_who_is_somebody_is_let_in() {
+    let office = Office::new();
+    let token = office.token("alice", Role::Viewer);
+    let stranger = Caller {
+        office: &office,
+        client: office.browser(),
+        token: None,
+    };
+    let login = |token: &str| {
+        let request = stranger.request(Method::POST, "/api/v1/login");
+        stranger
+            .send(request.json(&serde_json::json!({"token": token})))
+            .status
+    };
+    let said: Vec<u16> = (0..60).map(|guess| login(&format!("lw_{guess}"))).collect();
+    let count = |status| said.iter().filter(|said| **said == status).count();
+    assert!(count(401) >= 30 && count(429) > 0, "{said:?}");
+    assert_eq!(count(401) + count(429), said.len(), "{said:?}");
+    assert_eq!(login(&token), 200);
 }
 
 /// Whoever has got hold of a token listens no longer than it opens.
