@@ -7,11 +7,10 @@ use axum::http::StatusCode;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, JournalFilter, Note,
-    OnConflict, PoolRow, Quarantine, Registry, State as Standing, Status, ids_beginning,
+    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, Note, OnConflict, PoolRow,
+    Quarantine, Registry, State as Standing, Status, ids_beginning,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use super::lists::{List, Part, Reason, device};
@@ -20,12 +19,9 @@ use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
-use crate::stream::body_of;
 
 /// Devices that can be revoked in one question.
 const REVOKED_AT_ONCE_MAX: usize = 10_000;
-/// Entries of the journal that come with a device.
-const HISTORY_MAX: u32 = 100;
 
 /// A device.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
@@ -200,60 +196,6 @@ pub(crate) async fn list(
         items: page.devices.into_iter().map(Device::from).collect(),
         next: page.next.map(|device| device.to_string()),
     }))
-}
-
-/// A device with all that is known of it: its leases, where it was last, how it stands, what happened.
-#[utoipa::path(get, path = "/api/v1/devices/{id}", responses((status = 200, body = Device), (status = 404, body = ErrorBody)))]
-pub(crate) async fn show(
-    _: Viewer,
-    State(app): State<App>,
-    Path(id): Path<String>,
-) -> Result<Json<serde_json::Value>> {
-    Ok(Json(whole(&app.registry, device(&id, "id")?).await?))
-}
-
-async fn whole(registry: &Registry, device: DeviceId) -> Result<serde_json::Value> {
-    let info = registry.get(device).await?;
-    let leases = registry.leases_of(device).await?;
-    let leases: Vec<_> = leases
-        .iter()
-        .map(|lease| {
-            json!({
-                "gateway": lease.gateway.0, "rows": [lease.rows.start, lease.rows.end],
-                "mark": lease.mark.0, "fence": lease.fence,
-            })
-        })
-        .collect();
-    let attestation = match registry.prover(device).await? {
-        Some(prover) if !prover.removed => {
-            let appraisal = registry.appraisal(device).await?;
-            json!({
-                "group": prover.group.as_str(),
-                "protection": match prover.protection {
-                    linewarden_registry::Protection::Software => "software",
-                    linewarden_registry::Protection::Tpm => "tpm",
-                },
-                "state": appraisal.as_ref().map_or("unproven", |appraisal| state_name(appraisal.state)),
-                "since_s": appraisal.as_ref().map(|appraisal| appraisal.since_s),
-                "gateway": appraisal.as_ref().map(|appraisal| appraisal.gateway.0),
-            })
-        }
-        _ => serde_json::Value::Null,
-    };
-    let filter = JournalFilter {
-        device: Some(device),
-        without_refused: true,
-        ..JournalFilter::default()
-    };
-    let history = registry.journal(&filter, None, HISTORY_MAX).await?;
-    let history: Vec<_> = history.entries.iter().map(body_of).collect();
-    let mut body = serde_json::to_value(Device::from(info)).unwrap_or_default();
-    if let Some(fields) = body.as_object_mut() {
-        fields.insert("leases".to_owned(), leases.into());
-        fields.insert("attestation".to_owned(), attestation);
-        fields.insert("history".to_owned(), history.into());
-    }
-    Ok(body)
 }
 
 pub(crate) fn state_name(state: Standing) -> &'static str {

@@ -1,6 +1,7 @@
 //! The API, version 1: what can be asked, by path.
 
 mod audit;
+mod details;
 mod devices;
 mod events;
 mod gateways;
@@ -38,6 +39,7 @@ use crate::{dashboard, health, telemetry};
 /// What is asked and answered, as both ends have it.
 pub mod wire {
     pub use super::audit::{Act, WhichActs};
+    pub use super::details::{Attestation, DeviceDetails, Lease};
     pub use super::devices::{
         Device, NewCredentials, NewDevice, RevokeAll, RevokedAll, ShutOut, WhichDevices,
     };
@@ -73,7 +75,7 @@ const LOGIN_BYTES_MAX: usize = 4096;
         login::logout,
         login::me,
         devices::list,
-        devices::show,
+        details::show,
         devices::enrol,
         devices::revoke,
         devices::quarantine,
@@ -129,7 +131,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/me", get(login::me))
         .route("/devices", get(devices::list).post(devices::enrol))
         .route("/devices/revoke", post(devices::revoke_all))
-        .route("/devices/{id}", get(devices::show))
+        .route("/devices/{id}", get(details::show))
         .route("/devices/{id}/revoke", post(devices::revoke))
         .route("/devices/{id}/quarantine", post(devices::quarantine))
         .route("/devices/{id}/release", post(devices::release))

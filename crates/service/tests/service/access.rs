@@ -4,7 +4,8 @@ use linewarden_registry::{JournalFilter, Role, User};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::office::{Caller, Office, user_certificate};
+use crate::floods::browser_at;
+use crate::office::{Caller, NAME, Office, unique, user_certificate};
 
 #[test]
 fn nobody_comes_in_without_a_token_that_is_somebodys() {
@@ -37,6 +38,84 @@ fn nobody_comes_in_without_a_token_that_is_somebodys() {
         assert_eq!(guesser.get(path).status, 200, "{path}");
     }
     assert_eq!(guesser.get("/metrics").status, 404, "that is another address");
+}
+
+/// What an operator may do, and a viewer not.
+const OF_OPERATORS: [(&str, &str); 8] = [
+    ("post", "/api/v1/devices"),
+    ("post", "/api/v1/devices/import"),
+    ("post", "/api/v1/devices/revoke"),
+    ("post", "/api/v1/devices/{id}/quarantine"),
+    ("post", "/api/v1/devices/{id}/release"),
+    ("post", "/api/v1/devices/{id}/revoke"),
+    ("post", "/api/v1/policies/{name}/round"),
+    ("post", "/api/v1/signers/{id}/revoke"),
+];
+/// What nobody else may.
+const OF_ADMINS: [(&str, &str); 8] = [
+    ("get", "/api/v1/audit"),
+    ("get", "/api/v1/users"),
+    ("post", "/api/v1/users"),
+    ("delete", "/api/v1/users/{name}"),
+    ("post", "/api/v1/gateways"),
+    ("post", "/api/v1/gateways/{id}/retire"),
+    ("put", "/api/v1/policies/{name}"),
+    ("post", "/api/v1/signers"),
+];
+/// Where nobody asks who it is.
+const ENTRANCES: [&str; 2] = ["/api/v1/login", "/api/v1/logout"];
+
+/// Nothing that is described is open to who may not: whoever adds a path says here whose it is.
+#[test]
+fn every_path_and_method_asks_for_its_role() {
+    let office = Office::new();
+    let callers =
+        [Role::Viewer, Role::Operator, Role::Admin].map(|role| office.caller(&format!("{role:?}"), role));
+    let api = callers[0].get("/openapi.json").ok();
+    let mut seen = Vec::new();
+    for (path, verbs) in api["paths"].as_object().unwrap() {
+        let asked = path
+            .replace("{device}", "d1")
+            .replace("{id}", "11")
+            .replace("{name}", "x");
+        for verb in verbs.as_object().unwrap().keys() {
+            let is_in = |list: &[(&str, &str)]| list.contains(&(verb.as_str(), path.as_str()));
+            let (of_operators, of_admins) = (is_in(&OF_OPERATORS), is_in(&OF_ADMINS));
+            seen.push(format!("{verb} {path}"));
+            let method: Method = verb.to_uppercase().parse().unwrap();
+            // Of a stream only whether it begins; each stranger from an address of its own, which has its share of tries.
+            let status = |client: &reqwest::Client, token: Option<&String>| {
+                let address = format!("https://{NAME}:{}{asked}", office.address.port());
+                let request = client
+                    .request(method.clone(), address)
+                    .header("Idempotency-Key", unique());
+                let request = token
+                    .into_iter()
+                    .fold(request, |request, token| request.bearer_auth(token));
+                let answer = office.runtime.block_on(async { request.send().await.unwrap() });
+                answer.status().as_u16()
+            };
+            let host = u8::try_from(seen.len()).unwrap() + 1;
+            let stranger = status(&browser_at(&office, host), None);
+            let said = callers
+                .each_ref()
+                .map(|caller| status(&caller.client, caller.token.as_ref()));
+            let refused = said.map(|status| status == 403);
+            let what = format!("{verb} {path}: {stranger}, {said:?}");
+            assert!(!said.contains(&401), "{what}");
+            if ENTRANCES.contains(&path.as_str()) {
+                assert!(stranger != 401 && refused == [false; 3], "{what}");
+                continue;
+            }
+            assert_eq!(stranger, 401, "{what}");
+            assert!(
+                verb == "get" || of_operators || of_admins,
+                "nobody has said whose it is: {what}"
+            );
+            assert_eq!(refused, [of_operators || of_admins, of_admins, false], "{what}");
+        }
+    }
+    assert!(seen.len() > 30, "{seen:?}");
 }
 
 #[test]
