@@ -38,8 +38,17 @@ pub struct RegistryArgs {
 }
 
 impl RegistryArgs {
-    /// Opens it.
-    pub async fn open(&self) -> Result<Registry, Failure> {
+    /// Opens it and works on it. Whatever comes of that, it is closed after it, so that no log stays beside its file.
+    pub fn with<T>(&self, work: impl AsyncFnOnce(&Registry) -> Result<T, Failure>) -> Result<T, Failure> {
+        block_on(async {
+            let registry = self.open().await?;
+            let done = work(&registry).await;
+            registry.close().await;
+            done
+        })
+    }
+
+    async fn open(&self) -> Result<Registry, Failure> {
         if self.server.is_some() {
             return Err(Failure::input(
                 "a controller does not do this for somebody elsewhere; run it where the registry is, with --config, or --registry and \

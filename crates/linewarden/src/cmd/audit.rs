@@ -6,7 +6,6 @@ use linewarden_service::wire::WhichActs;
 use crate::cmd::device::date;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::block_on;
 use crate::site::{SiteArgs, walk};
 
 /// Which acts.
@@ -44,8 +43,7 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
         ..WhichActs::default()
     };
     let (mut rows, mut changed) = (Vec::new(), 0_u64);
-    block_on(async {
-        let site = args.site.open().await?;
+    args.site.with(async |site| {
         let ask = async |limit, after| site.acts(&which, limit, after).await;
         walk(Some(args.limit), output, ask, |act| {
             output.object(&act)?;
@@ -68,9 +66,7 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
             ]);
             Ok(())
         })
-        .await?;
-        site.close().await;
-        Ok(())
+        .await
     })?;
     let header = [
         "number", "time", "by", "as", "from", "what", "device", "gateway", "outcome", "reason", "detail",

@@ -11,7 +11,6 @@ use linewarden_service::wire::{Happening, History};
 use crate::cmd::device::{date, left_out};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::block_on;
 use crate::site::{Site, SiteArgs, walk};
 
 /// How often a registry at hand is looked at.
@@ -94,16 +93,13 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
         ..History::default()
     };
     let mut rows = Vec::new();
-    let damaged = block_on(async {
-        let site = args.site.open().await?;
+    let damaged = args.site.with(async |site| {
         let ask = async |limit, after| site.history(&which, limit, after).await;
-        let damaged = walk(Some(args.limit), output, ask, |event| {
+        walk(Some(args.limit), output, ask, |event| {
             rows.push(row(&event));
             output.object(&event)
         })
-        .await?;
-        site.close().await;
-        Ok(damaged)
+        .await
     })?;
     output.table(&HEADER, &[0], rows)?;
     match damaged {
@@ -137,17 +133,14 @@ impl EventsArgs {
 }
 
 fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    block_on(async {
-        let site = args.site.open().await?;
-        match &site {
-            Site::Local(registry) => follow_registry(registry, args, output).await,
-            Site::Remote(client) => {
-                let mut events = client.events(args.after).await?;
-                while output.is_read() {
-                    args.tell(&events.next().await?, output)?;
-                }
-                Ok(())
+    args.site.with(async |site| match site {
+        Site::Local(registry) => follow_registry(registry, args, output).await,
+        Site::Remote(client) => {
+            let mut events = client.events(args.after).await?;
+            while output.is_read() {
+                args.tell(&events.next().await?, output)?;
             }
+            Ok(())
         }
     })
 }

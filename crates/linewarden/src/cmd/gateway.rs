@@ -6,7 +6,6 @@ use linewarden_service::wire::Gateway;
 use crate::cmd::device::date;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// What about gateways.
@@ -112,33 +111,21 @@ pub fn run(command: &GatewayCommand) -> Result<(), Failure> {
     match command {
         GatewayCommand::List(args) => list(args, output),
         GatewayCommand::Status(args) => {
-            let gateway = block_on(async {
-                let site = args.site.open().await?;
-                let gateway = site.gateway(args.gateway).await;
-                site.close().await;
-                gateway
-            })?;
+            let gateway = args.site.with(async |site| site.gateway(args.gateway).await)?;
             show(&gateway, output)
         }
         GatewayCommand::Enter(args) => {
-            let gateway = block_on(async {
-                let site = args.site.open().await?;
-                let entered = site
-                    .enter_gateway(args.gateway, &args.name, &args.reason.reason)
-                    .await;
-                site.close().await;
-                entered
+            let gateway = args.site.with(async |site| {
+                site.enter_gateway(args.gateway, &args.name, &args.reason.reason)
+                    .await
             })?;
             output.object(&gateway)?;
             output.line(format_args!("entered gateway {}: {}", gateway.id, gateway.name))
         }
         GatewayCommand::Retire(args) => {
-            let gateway = block_on(async {
-                let site = args.site.open().await?;
-                let retired = site.retire_gateway(args.gateway, &args.reason.reason).await;
-                site.close().await;
-                retired
-            })?;
+            let gateway = args
+                .site
+                .with(async |site| site.retire_gateway(args.gateway, &args.reason.reason).await)?;
             output.object(&gateway)?;
             output.line(format_args!("retired gateway {}, for good", gateway.id))
         }
@@ -150,12 +137,7 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let gateways = block_on(async {
-        let site = args.site.open().await?;
-        let gateways = site.gateways().await;
-        site.close().await;
-        gateways
-    })?;
+    let gateways = args.site.with(async |site| site.gateways().await)?;
     let mut rows = Vec::with_capacity(gateways.len());
     for gateway in &gateways {
         output.object(gateway)?;

@@ -7,8 +7,7 @@ use linewarden_service::wire::{Policy, PolicyChange, WhichRounds};
 use crate::cmd::device::{date, left_out};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
-use crate::site::{ReasonArgs, Site, SiteArgs, walk};
+use crate::site::{ReasonArgs, SiteArgs, walk};
 
 /// What about policies.
 #[derive(Subcommand, Debug)]
@@ -167,8 +166,9 @@ pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
         PolicyCommand::List(args) => list(args, output),
         PolicyCommand::Set(args) => set(args, output),
         PolicyCommand::Round(args) => {
-            let ask = async |site: &Site| site.want_round(&args.name, &args.reason.reason).await;
-            let policy = on(&args.site, ask)?;
+            let policy = args
+                .site
+                .with(async |site| site.want_round(&args.name, &args.reason.reason).await)?;
             output.object(&policy)?;
             output.line(format_args!("gateways begin a round of group {}", policy.name))
         }
@@ -177,17 +177,8 @@ pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
     }
 }
 
-fn on<T>(args: &SiteArgs, ask: impl AsyncFnOnce(&Site) -> Result<T, Failure>) -> Result<T, Failure> {
-    block_on(async {
-        let site = args.open().await?;
-        let answer = ask(&site).await;
-        site.close().await;
-        answer
-    })
-}
-
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let policies = on(&args.site, async |site| site.policies().await)?;
+    let policies = args.site.with(async |site| site.policies().await)?;
     let mut rows = Vec::with_capacity(policies.items.len());
     for policy in &policies.items {
         output.object(policy)?;
@@ -247,9 +238,9 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
         }),
         reason: args.reason.reason.clone(),
     };
-    let policy = on(&args.site, async |site| {
-        site.set_policy(&args.name, &change).await
-    })?;
+    let policy = args
+        .site
+        .with(async |site| site.set_policy(&args.name, &change).await)?;
     output.object(&policy)?;
     output.line(format_args!(
         "group {}: asked every {} s, quarantine after {} silences in {} rounds",
@@ -264,7 +255,7 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
         ..WhichRounds::default()
     };
     let mut rows = Vec::new();
-    on(&args.site, async |site| {
+    args.site.with(async |site| {
         let ask = async |limit, after| site.rounds(&which, limit, after).await;
         walk(Some(args.limit.into()), output, ask, |round| {
             output.object(&round)?;
@@ -293,7 +284,7 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
 fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let state = args.state.as_deref();
-    let damaged = on(&args.site, async |site| {
+    let damaged = args.site.with(async |site| {
         let ask = async |limit, after| site.results(state, limit, after).await;
         walk(args.limit, output, ask, |standing| {
             output.object(&standing)?;

@@ -192,12 +192,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
 
 fn backup(args: &BackupArgs, output: Output) -> Result<(), Failure> {
     let to = location(&args.copy)?;
-    let copied = block_on(async {
-        let registry = args.registry.open().await?;
-        let copied = copy(&registry, &to, output).await?;
-        registry.close().await;
-        Ok(copied)
-    })?;
+    let copied = args
+        .registry
+        .with(async |registry| copy(registry, &to, output).await)?;
     output.object(
         &serde_json::json!({ "backup": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
     )?;
@@ -222,9 +219,9 @@ fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
     let key = key(args.key_file.as_deref())?;
     let copied = block_on(async {
         let backup = Registry::open(&from, &key).await?;
-        let copied = copy(&backup, &to, output).await?;
+        let copied = copy(&backup, &to, output).await;
         backup.close().await;
-        Ok(copied)
+        copied
     })?;
     output.object(
         &serde_json::json!({ "registry": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
@@ -264,12 +261,7 @@ fn key(file: Option<&Path>) -> Result<MasterKey, Failure> {
 }
 
 fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
-    let damaged = block_on(async {
-        let registry = args.registry.open().await?;
-        let damaged = registry.check().await?;
-        registry.close().await;
-        Ok(damaged)
-    })?;
+    let damaged = args.registry.with(async |registry| Ok(registry.check().await?))?;
     let damaged: Vec<String> = damaged.iter().map(ToString::to_string).collect();
     output.object(&serde_json::json!({ "damaged": damaged }))?;
     for record in &damaged {

@@ -9,7 +9,6 @@ use linewarden_service::wire::{NewSigner, Signer};
 use crate::cmd::device::{date, left_out};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// No public key is longer.
@@ -95,12 +94,8 @@ pub fn run(command: &SignerCommand) -> Result<(), Failure> {
         SignerCommand::List(args) => list(args, output),
         SignerCommand::Add(args) => add(args, output),
         SignerCommand::Revoke(args) => {
-            block_on(async {
-                let site = args.site.open().await?;
-                let revoked = site.revoke_signer(&args.id, &args.reason.reason).await;
-                site.close().await;
-                revoked
-            })?;
+            args.site
+                .with(async |site| site.revoke_signer(&args.id, &args.reason.reason).await)?;
             output.object(&serde_json::json!({ "id": args.id, "status": "revoked" }))?;
             output.line(format_args!("{} is believed no more", args.id))
         }
@@ -108,12 +103,7 @@ pub fn run(command: &SignerCommand) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let signers = block_on(async {
-        let site = args.site.open().await?;
-        let signers = site.signers().await;
-        site.close().await;
-        signers
-    })?;
+    let signers = args.site.with(async |site| site.signers().await)?;
     let mut rows = Vec::with_capacity(signers.items.len());
     for signer in &signers.items {
         output.object(signer)?;
@@ -144,12 +134,7 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
         public_key,
         reason: args.reason.reason.clone(),
     };
-    let signer = block_on(async {
-        let site = args.site.open().await?;
-        let signer = site.add_signer(&new).await;
-        site.close().await;
-        signer
-    })?;
+    let signer = args.site.with(async |site| site.add_signer(&new).await)?;
     output.object(&signer)?;
     output.line(format_args!("signer {} is believed: {}", signer.id, signer.name))
 }

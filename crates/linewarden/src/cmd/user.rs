@@ -6,7 +6,6 @@ use linewarden_service::wire::NewUser;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::block_on;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// What about users.
@@ -130,12 +129,7 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
         certificate: args.certificate,
         reason: args.reason.reason.clone(),
     };
-    let welcome = block_on(async {
-        let site = args.site.open().await?;
-        let welcome = site.add_user(&new).await;
-        site.close().await;
-        welcome
-    })?;
+    let welcome = args.site.with(async |site| site.add_user(&new).await)?;
     output.object(&serde_json::json!({ "name": welcome.name, "token": welcome.token }))?;
     match &welcome.token {
         Some(token) => {
@@ -151,12 +145,9 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
-    let removed = block_on(async {
-        let site = args.site.open().await?;
-        let removed = site.remove_user(&args.name, &args.reason.reason).await;
-        site.close().await;
-        removed
-    })?;
+    let removed = args
+        .site
+        .with(async |site| site.remove_user(&args.name, &args.reason.reason).await)?;
     if !removed {
         return Err(Failure::input(format!("there is no user {:?}", args.name)));
     }
@@ -165,12 +156,7 @@ fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let users = block_on(async {
-        let site = args.site.open().await?;
-        let users = site.users().await;
-        site.close().await;
-        users
-    })?;
+    let users = args.site.with(async |site| site.users().await)?;
     let mut rows = Vec::new();
     for user in users.items {
         let way = if user.has_token { "token" } else { "certificate" };

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::Site;
 use crate::failure::Failure;
-use crate::registry::PlaceArgs;
+use crate::registry::{PlaceArgs, block_on};
 use crate::{secret_file, tls};
 
 const SERVER: &str = "LINEWARDEN_SERVER";
@@ -63,11 +63,21 @@ fn or_env(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
 }
 
 impl SiteArgs {
-    /// Opens the registry, or gets ready to ask the controller.
+    /// Opens the registry, or gets ready to ask the controller, and asks. Whatever comes of it, the registry is closed after it, so that no
+    /// log stays beside its file.
     ///
     /// # Errors
-    /// Neither is named, a file that cannot be used, or a registry that cannot be opened.
-    pub async fn open(&self) -> Result<Site, Failure> {
+    /// Neither is named, a file that cannot be used, a registry that cannot be opened, or what the question ends with.
+    pub fn with<T>(&self, ask: impl AsyncFnOnce(&Site) -> Result<T, Failure>) -> Result<T, Failure> {
+        block_on(async {
+            let site = self.open().await?;
+            let answer = ask(&site).await;
+            site.close().await;
+            answer
+        })
+    }
+
+    async fn open(&self) -> Result<Site, Failure> {
         // What is named in the command counts before what lies about in the environment.
         if self.place.is_named() {
             return Ok(Site::Local(self.place.open().await?));

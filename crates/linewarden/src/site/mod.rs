@@ -73,7 +73,7 @@ fn wanted(reason: &str) -> Result<&str, Failure> {
 
 impl Site {
     /// Ends what is under way.
-    pub async fn close(self) {
+    async fn close(self) {
         if let Self::Local(registry) = self {
             registry.close().await;
         }

@@ -70,3 +70,30 @@ fn no_password_is_told() {
     let said = site.run("device list --registry postgres://u:secret@h:port/d --key-file master.key");
     assert!(said.code == 2 && !said.err.contains("secret"), "{}", said.err);
 }
+
+/// Whatever a command ends with, the registry is one file again, which can be copied.
+#[test]
+fn no_log_stays_beside_a_registry_after_a_refusal() {
+    let site = Site::new();
+    site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
+        .ok();
+    site.on_registry("device revoke d1 --reason stolen").ok();
+    for command in [
+        "device show d2",
+        "device quarantine d2 --reason odd",
+        "device revoke d2 --reason lost",
+        "device enroll simulated --device d1 --rows 2 --replace --out devices",
+        "gateway status 7",
+        "device pair allow d1 d2",
+        "attest group show pumps",
+        "attest reopen d1",
+        "attest status --group pumps",
+        "registry backup devices",
+    ] {
+        let said = site.on_registry(command);
+        assert_ne!(said.code, 0, "{command}");
+        for log in ["fleet.registry-wal", "fleet.registry-shm"] {
+            assert!(!site.path(log).exists(), "{command}: {log}");
+        }
+    }
+}

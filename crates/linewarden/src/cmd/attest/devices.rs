@@ -12,7 +12,7 @@ use super::group;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 
 /// Which devices.
 #[derive(Args, Debug)]
@@ -86,8 +86,7 @@ pub struct ReopenArgs {
 /// Makes them mere devices, one after the other; all are looked up first.
 pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
-    block_on(async {
-        let registry = args.registry.open().await?;
+    args.registry.with(async |registry| {
         for device in &devices {
             match registry.prover(*device).await {
                 Err(error @ RegistryError::DamagedRecord { .. }) => {
@@ -121,7 +120,6 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
                 ),
             })?;
         }
-        registry.close().await;
         Ok(())
     })
 }
@@ -130,8 +128,7 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
 pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     let device = args.device;
     let now_s = now_s()?;
-    let (home, port) = block_on(async {
-        let registry = args.registry.open().await?;
+    let (home, port) = args.registry.with(async |registry| {
         let found = registry.prover(device).await?;
         let before = found.ok_or(RegistryError::NotAProver { device })?;
         let home = args.gateway.zip(args.address).map(|(gateway, address)| Home {
@@ -151,7 +148,6 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             enrolled_period: before.enrolled_period,
         };
         registry.enrol_prover(moved, now_s).await?;
-        registry.close().await;
         Ok((home, port))
     })?;
     output.object(&serde_json::json!({
@@ -171,8 +167,7 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
 /// Lets them out, one after the other; all are looked up first.
 pub fn reopen(args: &ReopenArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
-    block_on(async {
-        let registry = args.registry.open().await?;
+    args.registry.with(async |registry| {
         let mut found = Vec::with_capacity(devices.len());
         for device in devices {
             let info = registry.get(device).await?;
@@ -182,9 +177,8 @@ pub fn reopen(args: &ReopenArgs, output: Output) -> Result<(), Failure> {
             found.push(info);
         }
         for info in found {
-            reopen_one(&registry, &info, output).await?;
+            reopen_one(registry, &info, output).await?;
         }
-        registry.close().await;
         Ok(())
     })
 }

@@ -18,7 +18,7 @@ use crate::cmd::device::date;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 
 /// Which device.
 #[derive(Args, Debug)]
@@ -67,12 +67,9 @@ struct Told {
 /// Shows all that is known.
 pub fn run(args: &ExplainArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let known = block_on(async {
-        let registry = args.registry.open().await?;
-        let known = read(&registry, args.device, now_s).await?;
-        registry.close().await;
-        Ok(known)
-    })?;
+    let known = args
+        .registry
+        .with(async |registry| read(registry, args.device, now_s).await)?;
     match output.is_json() {
         true => output.object(&as_json(&known)),
         false => tell(&known, now_s, output),

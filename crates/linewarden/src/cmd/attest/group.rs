@@ -15,7 +15,7 @@ use crate::cmd::device::date;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 
 /// Digits of h that tables show.
 const SHOWN_DIGITS: usize = 16;
@@ -214,8 +214,7 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let encoding = reference.as_ref().map(Configuration::encode);
     let mut set = None;
-    block_on(async {
-        let registry = args.registry.open().await?;
+    args.registry.with(async |registry| {
         registry
             .change_group(&args.name, now_s, |known| -> Result<NewGroup, Failure> {
                 let known = match known {
@@ -231,7 +230,6 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
                 Ok(group)
             })
             .await?;
-        registry.close().await;
         Ok(())
     })?;
     let Some((group, is_new)) = set else {
@@ -372,11 +370,9 @@ fn with_devices(group: &Group, devices: u64) -> serde_json::Value {
 
 fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let (group, devices) = block_on(async {
-        let registry = args.registry.open().await?;
-        let group = find(&registry, &args.name).await?;
-        let devices = count_devices(&registry).await?;
-        registry.close().await;
+    let (group, devices) = args.registry.with(async |registry| {
+        let group = find(registry, &args.name).await?;
+        let devices = count_devices(registry).await?;
         Ok((group, devices))
     })?;
     let devices = devices.get(&args.name).copied().unwrap_or_default();
@@ -398,11 +394,9 @@ fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let (list, devices) = block_on(async {
-        let registry = args.registry.open().await?;
+    let (list, devices) = args.registry.with(async |registry| {
         let list = registry.groups().await?;
-        let devices = count_devices(&registry).await?;
-        registry.close().await;
+        let devices = count_devices(registry).await?;
         Ok((list, devices))
     })?;
     let mut rows = Vec::with_capacity(list.groups.len());
@@ -478,12 +472,8 @@ fn short_hash(encoding: &[u8]) -> String {
 }
 
 fn remove(args: &NamedArgs, output: Output) -> Result<(), Failure> {
-    block_on(async {
-        let registry = args.registry.open().await?;
-        registry.remove_group(&args.name).await?;
-        registry.close().await;
-        Ok(())
-    })?;
+    args.registry
+        .with(async |registry| Ok(registry.remove_group(&args.name).await?))?;
     output.object(&serde_json::json!({ "group": args.name.as_str(), "removed": true }))?;
     output.line(format_args!("removed group {}", args.name))
 }
@@ -566,8 +556,7 @@ fn change<T>(
     now_s: u64,
     change: impl FnOnce(&mut NewGroup) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    block_on(async {
-        let registry = registry.open().await?;
+    registry.with(async |registry| {
         let mut changed = None;
         registry
             .change_group(name, now_s, |known| -> Result<NewGroup, Failure> {
@@ -577,7 +566,6 @@ fn change<T>(
                 Ok(group)
             })
             .await?;
-        registry.close().await;
         // Whoever does not end in an error has changed it.
         changed.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
     })

@@ -14,7 +14,7 @@ use super::status;
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 
 /// Rounds looked at, the newest of all gateways.
 const ROUNDS: u32 = 4_096;
@@ -85,18 +85,16 @@ struct Order {
 
 /// Orders rounds and waits for them.
 pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
-    let (order, fleet) = block_on(async {
-        let registry = args.registry.open().await?;
-        let Wanted { groups, left_out } = wanted(&registry, &args.groups).await?;
-        let mut order = Order::place(&registry, groups).await?;
+    let (order, fleet) = args.registry.with(async |registry| {
+        let Wanted { groups, left_out } = wanted(registry, &args.groups).await?;
+        let mut order = Order::place(registry, groups).await?;
         let bar = output.spinner();
-        let waited = order.wait(&registry, Duration::from_secs(args.wait), &bar).await;
+        let waited = order.wait(registry, Duration::from_secs(args.wait), &bar).await;
         bar.finish_and_clear();
         waited?;
         let asked = order.groups.iter().map(|group| group.name.clone());
         let names: Vec<GroupName> = asked.chain(left_out).collect();
-        let fleet = Fleet::read(&registry, Which::Of(&names), now_s()?).await?;
-        registry.close().await;
+        let fleet = Fleet::read(registry, Which::Of(&names), now_s()?).await?;
         Ok((order, fleet))
     })?;
     order.tell(output)?;

@@ -16,7 +16,7 @@ use crate::cmd::device::{date, left_out};
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 use crate::secret_file;
 
 /// Which devices.
@@ -126,19 +126,16 @@ impl<'a> From<&'a Standing> for Line<'a> {
 /// Prints how devices stand.
 pub fn run(args: &StatusArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let fleet = block_on(async {
-        let registry = args.registry.open().await?;
+    let fleet = args.registry.with(async |registry| {
         let which = match (&args.group, args.devices.as_slice()) {
             (Some(name), _) => {
-                group::find(&registry, name).await?;
+                group::find(registry, name).await?;
                 Which::Of(std::slice::from_ref(name))
             }
             (None, []) => Which::All,
             (None, devices) => Which::Named(devices),
         };
-        let fleet = Fleet::read(&registry, which, now_s).await?;
-        registry.close().await;
-        Ok(fleet)
+        Fleet::read(registry, which, now_s).await
     })?;
     warn(&fleet);
     match &args.signing_key {

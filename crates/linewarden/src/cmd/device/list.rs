@@ -9,7 +9,6 @@ use linewarden_service::wire::{Device, History, WhichDevices};
 use crate::cmd::events::{HEADER, row as row_of_event};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::site::{SiteArgs, walk};
 
 /// Entries of the journal that `--history` shows.
@@ -119,19 +118,16 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         ..WhichDevices::default()
     };
     let mut rows = Vec::new();
-    let damaged = block_on(async {
-        let site = args.site.open().await?;
+    let damaged = args.site.with(async |site| {
         let ask = async |limit, after| site.devices(&which, limit, after).await;
-        let damaged = walk(args.limit, output, ask, |device| {
+        walk(args.limit, output, ask, |device| {
             output.object(&DeviceLine::from(&device))?;
             if !output.is_json() {
                 rows.push(row(&device));
             }
             Ok(())
         })
-        .await?;
-        site.close().await;
-        Ok(damaged)
+        .await
     })?;
     let count = rows.len() as u64;
     let header = ["device", "name", "mode", "status", "rows left", "of", "PUF"];
@@ -167,8 +163,7 @@ fn row(device: &Device) -> Vec<String> {
 /// Prints one device.
 pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let mut history = Vec::new();
-    let device = block_on(async {
-        let site = args.site.open().await?;
+    let device = args.site.with(async |site| {
         let device = site.device(args.device).await?;
         if args.history {
             let which = History {
@@ -182,7 +177,6 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
             })
             .await?;
         }
-        site.close().await;
         Ok(device)
     })?;
     output.object(&DeviceLine::from(&device))?;

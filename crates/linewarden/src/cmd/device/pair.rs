@@ -7,7 +7,7 @@ use linewarden_registry::PAIR_LIFETIME_S;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 
 /// What about pairs.
 #[derive(Subcommand, Debug)]
@@ -82,14 +82,11 @@ pub fn run(command: &PairCommand, output: Output) -> Result<(), Failure> {
 
 fn change(args: &PairArgs, allow: bool, output: Output) -> Result<(), Failure> {
     let PairArgs { device, peer, .. } = args;
-    let changed = block_on(async {
-        let registry = args.registry.open().await?;
-        let changed = match allow {
+    let changed = args.registry.with(async |registry| {
+        Ok(match allow {
             true => registry.allow_pair(*device, *peer).await?,
             false => registry.close_pair(*device, *peer).await?,
-        };
-        registry.close().await;
-        Ok(changed)
+        })
     })?;
     output.object(&serde_json::json!({
         "device_id": device.to_string(), "peer_id": peer.to_string(), "allowed": allow, "changed": changed,
@@ -103,12 +100,9 @@ fn change(args: &PairArgs, allow: bool, output: Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let peers = block_on(async {
-        let registry = args.registry.open().await?;
-        let peers = registry.pairs_of(args.device).await?;
-        registry.close().await;
-        Ok(peers)
-    })?;
+    let peers = args
+        .registry
+        .with(async |registry| Ok(registry.pairs_of(args.device).await?))?;
     for peer in peers {
         match peer {
             Ok(peer) => {

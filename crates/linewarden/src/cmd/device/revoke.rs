@@ -8,7 +8,6 @@ use linewarden_protocol::ids::DeviceId;
 use crate::cmd::device::list::date;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::block_on;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// Which devices.
@@ -34,8 +33,7 @@ pub struct RevokeArgs {
 
 /// Revokes them, one after the other; all ids are looked up first.
 pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
-    block_on(async {
-        let site = args.site.open().await?;
+    args.site.with(async |site| {
         let mut known = Vec::with_capacity(args.devices.len());
         for device in &args.devices {
             known.push(site.find_even_damaged(*device).await?);
@@ -54,7 +52,6 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
             }))?;
             output.line(format_args!("revoked {device}"))?;
         }
-        site.close().await;
         Ok(())
     })
 }

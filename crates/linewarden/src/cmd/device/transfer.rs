@@ -8,7 +8,7 @@ use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, 
 use crate::cmd::device::list::left_out;
 use crate::failure::Failure;
 use crate::output::{Output, counted, show};
-use crate::registry::{RegistryArgs, block_on};
+use crate::registry::RegistryArgs;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// Where to.
@@ -70,8 +70,7 @@ pub struct ImportArgs {
 
 /// Writes the file.
 pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
-    let (Exported { devices, damaged }, key_made) = block_on(async {
-        let registry = args.registry.open().await?;
+    let (Exported { devices, damaged }, key_made) = args.registry.with(async |registry| {
         let (key, key_made) = match &args.export_key {
             None => (None, false),
             Some(file) if file.symlink_metadata().is_ok() => (Some(ExportKey::from_file(file)?), false),
@@ -88,7 +87,6 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
             })
             .await?;
         bar.finish_and_clear();
-        registry.close().await;
         Ok((exported, key_made))
     })?;
     output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_made": key_made }))?;
@@ -120,8 +118,7 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         },
         ..BulkOptions::default()
     };
-    let devices = block_on(async {
-        let site = args.site.open().await?;
+    let devices = args.site.with(async |site| {
         let bar = output.progress(0, "importing");
         let imported = site
             .import_file(&args.file, &key, options, &args.reason.reason, |progress| {
@@ -129,8 +126,6 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
             })
             .await;
         bar.finish_and_clear();
-        // After a refusal, too, no log stays beside the file.
-        site.close().await;
         imported
     })?;
     output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;

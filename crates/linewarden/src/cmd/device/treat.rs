@@ -7,7 +7,6 @@ use linewarden_protocol::ids::DeviceId;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::registry::block_on;
 use crate::site::{ReasonArgs, SiteArgs};
 
 /// Which devices.
@@ -70,8 +69,7 @@ fn treat(
     (treatment, status, words): (Treatment, &str, &str),
     output: Output,
 ) -> Result<(), Failure> {
-    block_on(async {
-        let site = site.open().await?;
+    site.with(async |site| {
         for device in devices {
             site.device(*device).await?;
         }
@@ -82,7 +80,6 @@ fn treat(
             }))?;
             output.line(format_args!("{device} {words}"))?;
         }
-        site.close().await;
         Ok(())
     })
 }

@@ -13,7 +13,6 @@ use super::{Common, EnrollArgs, check};
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::secret_file;
 
 const KEY_BYTES: usize = 32;
@@ -27,11 +26,10 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
     }
     let files = key_files(args, devices)?;
     let now_s = now_s()?;
-    block_on(async {
-        let registry = args.registry.open().await?;
-        let common = Common::read(args, &registry).await?;
+    args.registry.with(async |registry| {
+        let common = Common::read(args, registry).await?;
         for device in devices {
-            check(args, &registry, *device).await?;
+            check(args, registry, *device).await?;
         }
         for (_, path) in &files {
             secret_file::check_absent(path)?;
@@ -42,9 +40,8 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
             })?;
         }
         let bar = output.progress(files.len() as u64, "enrolling");
-        let enrolled = enrol_all(&registry, &common, &files, now_s, output, &bar).await;
+        let enrolled = enrol_all(registry, &common, &files, now_s, output, &bar).await;
         bar.finish_and_clear();
-        registry.close().await;
         enrolled?;
         tell(args, &files, &common, output)
     })

@@ -22,7 +22,6 @@ use super::{Common, EnrollArgs, check, group, message};
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::secret_file;
 
 const PENDING_VERSION: u32 = 1;
@@ -64,12 +63,9 @@ pub fn begin(
     let trust = trust(args)?;
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
-    block_on(async {
-        let registry = args.registry.open().await?;
-        group::find(&registry, &args.group).await?;
-        check(args, &registry, device).await?;
-        registry.close().await;
-        Ok(())
+    args.registry.with(async |registry| {
+        group::find(registry, &args.group).await?;
+        check(args, registry, device).await
     })?;
     let events = explained(identity_path, &identity)?;
     let pcrs = &identity.pcrs.0;
@@ -194,12 +190,9 @@ pub fn finish(
     let binding = serde_json::to_vec(&enrolled.binding).map_err(Failure::failed)?;
     let key = AttestationKey::from_bytes(*enrolled.key.expose());
     let now_s = now_s()?;
-    let (common, revision) = block_on(async {
-        let registry = args.registry.open().await?;
-        let enrolled = enrol_one(args, &registry, device, (key, binding), now_s).await;
-        registry.close().await;
-        enrolled
-    })?;
+    let (common, revision) = args
+        .registry
+        .with(async |registry| enrol_one(args, registry, device, (key, binding), now_s).await)?;
     forget(pending_path);
     let by = match &enrolled.binding.endorsement {
         Endorsement::Pinned => "pinned".to_owned(),

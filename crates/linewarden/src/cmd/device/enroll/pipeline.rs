@@ -16,7 +16,6 @@ use super::make::Maker;
 use crate::cmd::{now_s, random_u64};
 use crate::failure::Failure;
 use crate::output::{Output, counted};
-use crate::registry::block_on;
 use crate::site::Site;
 
 /// Devices per transaction.
@@ -41,20 +40,18 @@ struct Work<'a> {
 
 /// Enrols all devices and stores them.
 pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Failure> {
-    block_on(async {
-        let site = common.site.open().await?;
+    common.site.with(async |site| {
         let work = Work {
             common,
             maker,
             enrolled_at_s: now_s()?,
-            first_idx: first_idx(&site, common).await?,
+            first_idx: first_idx(site, common).await?,
             begun: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             written: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let devices = enrol_all(&site, &work, output).await?;
-        site.close().await;
+        let devices = enrol_all(site, &work, output).await?;
         tell(output, common, &devices)?;
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
