@@ -88,6 +88,12 @@ impl Controller {
         self
     }
 
+    /// What signs results of attestation.
+    #[must_use]
+    pub fn signer(&self) -> Option<&Signer> {
+        self.signer.as_deref()
+    }
+
     /// How rows are given out.
     #[must_use]
     pub fn policy(&self) -> Policy {
@@ -252,10 +258,6 @@ impl Link {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.controller.registry
-    }
-
-    pub(crate) fn signer(&self) -> Option<&Signer> {
-        self.controller.signer.as_deref()
     }
 
     /// What a device gets at its first authentication.

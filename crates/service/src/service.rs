@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linewarden_controller::Controller;
-use linewarden_controller::attest::Signer;
 use linewarden_registry::Registry;
 use linewarden_tls::{ServerTls, TlsError};
 use tokio::net::TcpListener;
@@ -44,8 +43,6 @@ pub struct ServiceOptions {
     pub registry: Registry,
     /// What it decides by.
     pub controller: Controller,
-    /// What signs results of attestation.
-    pub signer: Option<Arc<Signer>>,
     /// Where events are published; nowhere if not given.
     pub nats: Option<NatsOptions>,
     /// Where traces go; nowhere if not given.
@@ -120,7 +117,6 @@ impl Service {
             name,
             registry: options.registry,
             controller: options.controller,
-            signer: options.signer,
             fleet,
             stream,
             nats,

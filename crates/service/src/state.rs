@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use linewarden_controller::Controller;
-use linewarden_controller::attest::Signer;
 use linewarden_registry::Registry;
 use opentelemetry_sdk::trace::SdkTracer;
 
@@ -23,7 +22,6 @@ pub(crate) struct App {
     pub(crate) name: Arc<str>,
     pub(crate) registry: Registry,
     pub(crate) controller: Controller,
-    pub(crate) signer: Option<Arc<Signer>>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) stream: Arc<Stream>,
     pub(crate) nats: Option<Arc<NatsCounts>>,

@@ -422,7 +422,7 @@ impl Verifier {
         policy: &GroupPolicy,
         (ended_s, now_s): (u64, u64),
     ) -> Vec<String> {
-        let Some(signer) = self.link.signer() else {
+        let Some(signer) = self.link.controller.signer() else {
             return Vec::new();
         };
         // What was seen long ago, while the controller was away, is not affirmed now.

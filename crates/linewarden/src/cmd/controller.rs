@@ -1,11 +1,9 @@
 //! `linewarden controller`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use linewarden_controller::attest::Signer;
 use linewarden_controller::{Controller, Policy};
 use linewarden_service::{Service, ServiceOptions};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -19,8 +17,6 @@ use crate::{log, nats_config, registry, secret_file, service_manager, telemetry_
 
 /// What is told if the configuration says nothing.
 const LOG_LEVEL: &str = "info";
-/// Longest key that signs results.
-const SIGNING_KEY_BYTES_MAX: usize = 16_384;
 
 /// How to run.
 #[derive(Args, Debug)]
@@ -81,7 +77,8 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         domain: None,
     };
     let identity = files.read_server()?;
-    let signer = signer(config)?;
+    let signing_key = config.attest.signing_key.as_deref();
+    let signer = signing_key.map(secret_file::signer).transpose()?;
     let trust = controller_config::trust(&file).map_err(|problems| Failure::all(&problems))?;
     let nats = nats_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
     let telemetry = telemetry_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
@@ -94,12 +91,9 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         Controller::new(registry.clone(), policy),
         |controller, (gateway, policy)| controller.trusting(gateway, policy),
     );
-    let (controller, signer) = match signer {
-        Some(text) => {
-            let read = || Signer::from_pem(&text).map_err(|error| Failure::input(error.to_string()));
-            (controller.signing(read()?), Some(Arc::new(read()?)))
-        }
-        None => (controller, None),
+    let controller = match signer {
+        Some(signer) => controller.signing(signer),
+        None => controller,
     };
     let name = name(config);
     let started = Service::start(ServiceOptions {
@@ -109,7 +103,6 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         tls: identity,
         registry: registry.clone(),
         controller,
-        signer,
         nats,
         telemetry,
     });
@@ -170,16 +163,6 @@ fn reload(service: &Service, files: &tls::Files, output: Output) -> Result<(), F
             output.line(format_args!("the certificates of before stay: {failure}"))
         }
     }
-}
-
-fn signer(config: &ControllerConfig) -> Result<Option<String>, Failure> {
-    let Some(path) = &config.attest.signing_key else {
-        return Ok(None);
-    };
-    let text = secret_file::read(path, SIGNING_KEY_BYTES_MAX)?;
-    let text = String::from_utf8(text.to_vec());
-    text.map(Some)
-        .map_err(|_| Failure::input(format!("{}: is no text", path.display())))
 }
 
 fn name(config: &ControllerConfig) -> String {

@@ -191,8 +191,8 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
     let device = device(&id, "device")?;
     app.registry.get(device).await?;
     let signer = app
-        .signer
-        .as_ref()
+        .controller
+        .signer()
         .ok_or_else(|| ApiError::not_found("key to sign results with; see [attest] in the configuration"))?;
     let prover = app
         .registry

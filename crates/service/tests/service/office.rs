@@ -169,7 +169,6 @@ impl Office {
                 tls: ca.server(),
                 controller: change(Controller::new(registry.clone(), policy)),
                 registry: registry.clone(),
-                signer: None,
                 nats,
                 telemetry,
             }))
