@@ -22,7 +22,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process, free_port};
+use support::{Namespace, PROGRAM, Process, free_udp_port};
 
 /// Where the processes run.
 struct Place<'a> {
@@ -56,7 +56,7 @@ impl Place<'_> {
 
 /// The whole story on one data plane: two devices renew their leases, one is revoked, everything is stopped.
 fn story(place: &Place<'_>, dataplane: &str) {
-    let port = free_port();
+    let port = free_udp_port();
     std::fs::write(
         place.directory.join("gateway.toml"),
         format!(

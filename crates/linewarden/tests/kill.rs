@@ -21,7 +21,7 @@ use linewarden_registry::{MasterKey, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use support::device::Booted;
-use support::{PATIENCE, free_port, linewarden};
+use support::{PATIENCE, free_udp_port, linewarden};
 
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
@@ -124,7 +124,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     println!("LINEWARDEN_KILL_SEED={seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let directory = tempfile::tempdir().unwrap();
-    let port = free_port();
+    let port = free_udp_port();
     std::fs::write(
         directory.path().join("gateway.toml"),
         format!(

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use linewarden_agent::Credential;
 use serde_json::Value;
-use support::{Process, free_port, linewarden};
+use support::{Process, free_udp_port, linewarden};
 
 /// A registry, a gateway's configuration on `host`, and devices' files.
 struct Site {
@@ -26,7 +26,7 @@ impl Site {
     fn new() -> Self {
         let site = Self {
             directory: tempfile::tempdir().unwrap(),
-            port: free_port(),
+            port: free_udp_port(),
         };
         std::fs::write(
             site.path("gateway.toml"),
@@ -35,7 +35,7 @@ impl Site {
                  lease_s = 2\nslots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\n\
                  master_key_file = \"master.key\"\n",
                 site.port,
-                free_port()
+                free_udp_port()
             ),
         )
         .unwrap();

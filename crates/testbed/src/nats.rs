@@ -8,6 +8,9 @@ use crate::process::{Launch, Server};
 use crate::{Listen, Missing};
 
 const READY: &str = "Server is ready";
+/// What it says while somebody has its port: who has looked for a free one does not hold it until here, and a connection that begins
+/// meanwhile may get it.
+const IN_USE: &str = "address already in use";
 
 /// A running server with a store of its own.
 #[derive(Debug)]
@@ -65,6 +68,7 @@ impl Nats {
             signal: "TERM",
             remove: None,
             ready: READY,
+            in_use: IN_USE,
         })?);
         Ok(())
     }

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::process::{Launch, Server};
 use crate::{Listen, Missing};
@@ -17,11 +16,8 @@ const MISSING: Missing = Missing::Program {
     package: "postgresql",
 };
 const READY: &str = "database system is ready to accept connections";
-/// What it says while processes of an earlier start are still there.
+/// What it says while processes of an earlier start are still there: those of one that was killed notice it one by one.
 const IN_USE: &str = "is still in use";
-/// How often it is started again then, and how long after another.
-const TRIES: u32 = 100;
-const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// How a server is run.
 #[derive(Clone, Debug, Default)]
@@ -151,16 +147,9 @@ impl Postgres {
             signal: "INT",
             remove: None,
             ready: READY,
+            in_use: IN_USE,
         };
-        let mut tries = 0;
-        self.server = Some(loop {
-            match Server::start(&launch) {
-                // Processes of one that was killed notice it one by one.
-                Err(error) if error.to_string().contains(IN_USE) && tries < TRIES => tries += 1,
-                started => break started?,
-            }
-            std::thread::sleep(TRY_EVERY);
-        });
+        self.server = Some(Server::start(&launch)?);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 /// Waits for the end of its input, which comes with the end of who holds the other side, however that ends; then ends the server, or
 /// kills it if it is told so before.
@@ -38,7 +39,13 @@ pub(crate) struct Launch<'a> {
     pub(crate) remove: Option<&'a Path>,
     /// What it says on standard error once it serves.
     pub(crate) ready: &'static str,
+    /// What it says where somebody is in its way who will be gone soon.
+    pub(crate) in_use: &'static str,
 }
+
+/// How often it is started again then, and how long after another.
+const TRIES: u32 = 100;
+const TRY_EVERY: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Starts it and waits until it serves.
@@ -46,6 +53,16 @@ impl Server {
     /// # Errors
     /// What it said, if it ends before.
     pub(crate) fn start(launch: &Launch<'_>) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            match Self::start_once(launch) {
+                Err(error) if error.to_string().contains(launch.in_use) => std::thread::sleep(TRY_EVERY),
+                started => return started,
+            }
+        }
+        Self::start_once(launch)
+    }
+
+    fn start_once(launch: &Launch<'_>) -> io::Result<Self> {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", KEEPER, "sh"])

@@ -1,17 +1,17 @@
 //! A controller, a gateway that only knows it by the network, and a device, as their users run them.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use nix::sys::signal::Signal;
 
 use crate::Place;
-use crate::support::{free_port, run};
+use crate::support::{free_udp_port, run};
 
 const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nlease_s = 2\nslots = 100\nthreads = 1\n";
 
-fn files(place: &Place<'_>, api: u16, metrics: u16, port: u16) {
+fn files(place: &Place<'_>) {
     let at = place.directory;
     place.run("certificate ca --out pki");
     place.run("certificate controller --ca pki --name localhost --name 127.0.0.1 --out ctl");
@@ -20,16 +20,18 @@ fn files(place: &Place<'_>, api: u16, metrics: u16, port: u16) {
     place.run("registry create --registry fleet.registry --key-file master.key");
     std::fs::write(
         at.join("controller.toml"),
-        format!(
-            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:{api}\"\nmetrics = \"127.0.0.1:{metrics}\"\n\
-             [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
-        ),
+        "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n\
+         [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
+         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
     )
     .unwrap();
+}
+
+/// Two configurations of gateway 5 by the controller there, one of them with the certificate of gateway 6.
+fn gateways(at: &Path, api: SocketAddr, port: u16) {
     let section = |certificate: &str| {
         format!(
-            "{GATEWAY}port = {port}\n[controller]\naddresses = [\"127.0.0.1:{api}\"]\nca = \"pki/ca.pem\"\n\
+            "{GATEWAY}port = {port}\n[controller]\naddresses = [\"{api}\"]\nca = \"pki/ca.pem\"\n\
              cert = \"{certificate}.pem\"\nkey = \"{certificate}.key\"\n"
         )
     };
@@ -38,8 +40,8 @@ fn files(place: &Place<'_>, api: u16, metrics: u16, port: u16) {
 }
 
 /// What a page in the clear says.
-fn page(port: u16, path: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+fn page(at: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -62,28 +64,29 @@ fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let (api, metrics, port) = (free_port(), free_port(), free_port());
-    files(&place, api, metrics, port);
+    files(&place);
     for key in ["pki/ca.key", "ctl.key", "gateway-5.key"] {
         assert_eq!(mode(&directory.path().join(key)), 0o600, "{key}");
     }
-    place.run("check --machine gateway.toml");
     place.run("check controller.toml");
+    place.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
+    let token = run(place.command("user add alice --role operator --config controller.toml"));
+    assert!(token.starts_with("lw_"), "{token}");
+    let controller = place.start("controller --config controller.toml --json");
+    let started = controller.event("started");
+    let address = |of: &str| started[of].as_str().unwrap().parse().unwrap();
+    let (api, metrics, port) = (address("address"), address("metrics"), free_udp_port());
+    assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
+    assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 200"));
+
+    gateways(directory.path(), api, port);
+    place.run("check --machine gateway.toml");
     // One with another gateway's certificate does not start.
     let mut refused = place.command("serve --config other.toml");
     let said = refused.output().unwrap();
     assert_eq!(said.status.code(), Some(2));
     let said = String::from_utf8(said.stderr).unwrap();
     assert!(said.contains("is of gateway 6, and this is gateway 5"), "{said}");
-
-    place.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
-    let token = run(place.command("user add alice --role operator --config controller.toml"));
-    assert!(token.starts_with("lw_"), "{token}");
-    let controller = place.start("controller --config controller.toml --json");
-    controller.event("started");
-    assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
-    assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 200"));
-
     let gateway = place.start("serve --config gateway.toml --json --every 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true

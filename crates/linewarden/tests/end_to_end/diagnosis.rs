@@ -40,7 +40,7 @@ fn an_agent_that_is_offered_a_spent_row_says_so() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let port = free_port();
+    let port = free_udp_port();
     prepare(&place, port);
     place.run("registry backup old.registry --config gateway.toml");
     let gateway = place.start("serve --config gateway.toml --json --every 1");
@@ -98,7 +98,7 @@ fn an_agent_that_nobody_answers_shows_what_it_sends() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let port = free_port();
+    let port = free_udp_port();
     prepare(&place, port);
     let device = agent(&place, &format!("--gateway 127.0.0.1:{port} --log debug"));
     let failed = device.event("failed");

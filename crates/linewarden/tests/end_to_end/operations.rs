@@ -27,7 +27,7 @@ fn refuse(gateway: &Process, told: &str) {
 
 /// A configuration is exchanged while two devices renew their sessions, and nobody notices but by what it says.
 fn story_of_reloads(place: &Place<'_>, dataplane: &str) {
-    let port = free_port();
+    let port = free_udp_port();
     let configure = |lease_s, more: &str| configuration(place, dataplane, port, lease_s, more);
     configure(4, "slots = 100\nmark_block = 4");
     place.run("registry create --registry fleet.registry --key-file master.key");
@@ -214,7 +214,7 @@ fn a_full_audit_file_keeps_nobody_out() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let port = free_port();
+    let port = free_udp_port();
     configuration(&place, "host", port, 300, "");
     let full = std::fs::read_to_string(place.directory.join("gateway.toml")).unwrap() + "bytes_max = 4096\n";
     std::fs::write(place.directory.join("gateway.toml"), full).unwrap();
@@ -240,7 +240,7 @@ fn a_full_audit_file_keeps_nobody_out() {
 
 /// A place on `host`, with a registry, a device and an audit record.
 fn host_place(directory: &Path, wrapper: Vec<String>) -> (Place<'_>, u16) {
-    let (place, port) = (Place { directory, wrapper }, free_port());
+    let (place, port) = (Place { directory, wrapper }, free_udp_port());
     configuration(&place, "host", port, 300, "");
     // Where the record is does not matter to these.
     let bare = Place {

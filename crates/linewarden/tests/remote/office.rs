@@ -1,7 +1,7 @@
 //! A controller as its operators run it, and who asks it from afar.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -55,10 +55,9 @@ impl Office {
     /// On that registry: a file in the office's directory, or the address of a database.
     pub fn over(registry: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let port = free_port();
         let mut office = Self {
             directory,
-            port,
+            port: 0,
             controller: None,
         };
         for command in [
@@ -69,7 +68,7 @@ impl Office {
             office.run(command).ok();
         }
         let configuration = format!(
-            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:{port}\"\n\
+            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\n\
              [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
              [registry]\npath = \"{registry}\"\nmaster_key_file = \"master.key\"\n"
         );
@@ -92,12 +91,20 @@ impl Office {
         self.directory.path()
     }
 
+    /// At a port that is free at first, and there again each time after.
     pub fn start(&mut self) {
         let controller = Process::start(linewarden(
             self.at(),
             "controller --config controller.toml --json",
         ));
-        controller.event("started");
+        let address = controller.event("started")["address"].clone();
+        if self.port == 0 {
+            let address: SocketAddr = address.as_str().unwrap().parse().unwrap();
+            self.port = address.port();
+            let path = self.path("controller.toml");
+            let text = fs::read_to_string(&path).unwrap();
+            fs::write(path, text.replace("127.0.0.1:0", &address.to_string())).unwrap();
+        }
         self.controller = Some(controller);
     }
 
@@ -194,10 +201,4 @@ impl Office {
         self.at_hand(&format!("signer add {key} --name truck --reason new"))
             .ok();
     }
-}
-
-/// A TCP port of the loopback interface that nobody has at the moment.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

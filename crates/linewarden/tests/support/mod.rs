@@ -296,7 +296,7 @@ pub fn run(mut command: Command) -> String {
 }
 
 /// A UDP port of the loopback interface that nobody has at the moment.
-pub fn free_port() -> u16 {
+pub fn free_udp_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()
 }

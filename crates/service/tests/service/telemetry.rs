@@ -22,6 +22,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
@@ -65,12 +66,12 @@ struct Collector {
 
 impl Collector {
     fn start() -> Self {
-        Self::at("127.0.0.1:0".parse().unwrap(), None)
+        Self::on(bound(), None)
     }
 
-    fn at(address: SocketAddr, ca: Option<&Ca>) -> Self {
+    fn on(socket: TcpSocket, ca: Option<&Ca>) -> Self {
         let runtime = Runtime::new().unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
+        let listener = runtime.block_on(async { socket.listen(128) }).unwrap();
         let address = listener.local_addr().unwrap();
         let heard = Heard::default();
         let mut server = tonic::transport::Server::builder();
@@ -88,6 +89,13 @@ impl Collector {
             _runtime: runtime,
         }
     }
+}
+
+/// A port of its own where nobody listens yet.
+fn bound() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket
 }
 
 fn options(scheme: &str, address: SocketAddr, tls: Option<ClientTls>) -> TelemetryOptions {
@@ -272,7 +280,7 @@ fn hex(text: &str) -> Vec<u8> {
 #[test]
 fn a_collector_is_believed_by_its_ca_only() {
     let ca = Arc::new(Ca::new());
-    let collector = Collector::at("127.0.0.1:0".parse().unwrap(), Some(&ca));
+    let collector = Collector::on(bound(), Some(&ca));
     let believing = |ca: &Ca| {
         let tls = ClientTls::new(ca.pem()).unwrap().with_domain(NAME).unwrap();
         options("https", collector.address, Some(tls))
@@ -328,13 +336,13 @@ fn a_collector_that_never_answers_holds_nobody_up() {
 
 #[test]
 fn a_collector_that_comes_hears_what_happens_from_then_on() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let office = traced(address);
+    let socket = bound();
+    let office = traced(socket.local_addr().unwrap());
     let vera = office.caller("vera", Role::Viewer);
     ask_until(&vera, "nobody is there", || {
         counter(&office, "linewarden_trace_spans_lost_total") > 0
     });
-    let collector = Collector::at(address, None);
+    let collector = Collector::on(socket, None);
     ask_until(&vera, "it hears", || {
         counter(&office, "linewarden_trace_spans_exported_total") > 0
     });

@@ -33,6 +33,9 @@ const SLOTS: u32 = 1_000;
 const EVERY: Duration = Duration::from_millis(2);
 /// No answer for so long: it is shut out.
 const SHUT: Duration = Duration::from_millis(100);
+/// What a gateway says whose port somebody has, and how many more are tried then.
+const IN_USE: &str = "in use";
+const PORTS: u32 = 3;
 /// What takes longer does not work at all.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -43,13 +46,23 @@ struct Gateway {
 
 impl Gateway {
     fn start(office: &Office, id: u16, slots: u32) -> Result<Self, BenchError> {
-        let program = &office.program;
-        // Nobody else takes it meanwhile, most likely; if so, the gateway says so.
-        let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let address = free.map_err(io("looking for a port"))?;
-        program.run(&format!(
+        office.program.run(&format!(
             "certificate gateway --ca pki --id {id} --out gateway-{id}"
         ))?;
+        let mut tries = 0;
+        loop {
+            match Self::start_at_free_port(office, id, slots) {
+                // Somebody else took it meanwhile.
+                Err(error) if error.to_string().contains(IN_USE) && tries < PORTS => tries += 1,
+                started => return started,
+            }
+        }
+    }
+
+    fn start_at_free_port(office: &Office, id: u16, slots: u32) -> Result<Self, BenchError> {
+        let program = &office.program;
+        let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let address = free.map_err(io("looking for a port"))?;
         let configuration = format!(
             "[gateway]\nid = {id}\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\ndesk_port = 0\n\
              slots = {slots}\nthreads = 1\n\

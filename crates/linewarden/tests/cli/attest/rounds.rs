@@ -17,7 +17,7 @@ use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{Appraisal, GroupName, RoundRecord, State, Suspect};
 
 use super::*;
-use crate::support::{PATIENCE, Process, free_port, linewarden};
+use crate::support::{PATIENCE, Process, free_udp_port, linewarden};
 use crate::terminal::at_terminal;
 
 /// The claims of a result that verifies with this public key (RFC 7515, RFC 7517).
@@ -135,7 +135,7 @@ impl Field {
         let site = Site::attesting(count as usize);
         site.on_registry(&format!("attest group set pumps {policy}")).ok();
         site.run("attest key --out results.pem").ok();
-        let port = free_port();
+        let port = free_udp_port();
         site.write(
             "gateway.toml",
             &format!(
