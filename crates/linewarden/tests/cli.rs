@@ -575,7 +575,11 @@ fn the_command_lines_in_the_documents_exist() {
         .filter(|file| file.extension().is_some_and(|end| end == "md"))
     {
         for line in shell_lines(&fs::read_to_string(file).unwrap()) {
-            let Some(command) = line.strip_prefix("linewarden ") else {
+            // `lw` is the same as the service's user.
+            let Some(command) = line
+                .strip_prefix("linewarden ")
+                .or_else(|| line.strip_prefix("lw "))
+            else {
                 continue;
             };
             // What the shell takes: comments, redirections, the quotes round a word, the end of a line that goes on.

@@ -12,8 +12,14 @@ mod bench;
 mod controller;
 #[path = "end_to_end/diagnosis.rs"]
 mod diagnosis;
+#[path = "end_to_end/operated.rs"]
+mod operated;
 #[path = "end_to_end/operations.rs"]
 mod operations;
+#[path = "end_to_end/recovery.rs"]
+mod recovery;
+#[path = "end_to_end/rotation.rs"]
+mod rotation;
 
 mod support;
 

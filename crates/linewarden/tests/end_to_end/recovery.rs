@@ -1,0 +1,125 @@
+//! A lost registry put back as `docs/operations.md` says, and what that costs.
+
+use std::fs;
+
+use linewarden_testbed::{Postgres, PostgresOptions};
+use nix::sys::signal::Signal;
+
+use crate::Place;
+use crate::operated::{Operated, documented, goes_on, rows};
+use crate::support::run;
+
+const BACKUP: &str = "fleet-2026-11-21.registry";
+
+/// A fleet on that registry loses it; `lose` takes it away.
+fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place {
+        directory: directory.path(),
+        wrapper: Vec::new(),
+    };
+    let mut fleet = Operated::new(place, registry);
+    fleet
+        .names
+        .push(("postgres://linewarden@db.example/fleet", registry.to_owned()));
+    let on = |words: &str| format!("{words} --config controller.toml");
+    for command in [
+        "device enroll simulated --device d1 --rows 200 --out devices",
+        "device enroll simulated --device d2 --model sram --out devices",
+        "device enroll simulated --device d3 --rows 4 --out devices",
+        "device enroll simulated --device d4 --rows 4 --out devices",
+        "device revoke d3 --reason stolen",
+    ] {
+        fleet.place.run(&on(command));
+    }
+    fleet.systemctl("start", "linewarden-controller");
+    fleet.systemctl("start", "linewarden-gateway");
+    let pool = fleet.agent("devices", "d1", "127.0.0.1");
+    let key = fleet.agent("devices", "d2", "[::1]");
+    for command in documented("## Backup") {
+        fleet.step(&command.replace("gateway.toml", "controller.toml"));
+    }
+    // What is not in it; rows up to the mark count as spent there, whether they are or not.
+    fleet.place.run(&on("device revoke d4 --reason sold"));
+    fleet
+        .place
+        .run(&on("device enroll simulated --device d5 --rows 2 --out devices"));
+    let marked = fleet.device("d1")["idx_floor"].as_u64();
+    pool.wait_for("a row beyond the backup's mark", |line| {
+        line["event"] == "authenticated" && line["idx"].as_u64() >= marked
+    });
+
+    fleet.controller.take().unwrap().end_by(Signal::SIGKILL);
+    lose(&fleet);
+    // The gateway goes on with what it holds.
+    for agent in [&pool, &key] {
+        goes_on(agent);
+        assert!(agent.events("expired").is_empty());
+    }
+    let spent = *rows(&pool).last().unwrap();
+    let (start, restore): (Vec<_>, Vec<_>) = documented("## Disaster recovery")
+        .into_iter()
+        .partition(|command| command.starts_with("systemctl start"));
+    for command in &restore {
+        fleet.step(command);
+    }
+    let status = |id: &str| fleet.device(id)["status"].as_str().unwrap().to_owned();
+    assert_eq!(
+        [status("d3"), status("d4")],
+        ["revoked", "active"],
+        "as it was backed up"
+    );
+    let gone = fleet.place.command(&on("device show d5")).output().unwrap();
+    assert!(!gone.status.success());
+    assert!(
+        fleet.device("d1")["idx_floor"].as_u64() <= Some(spent),
+        "rows are offered once more"
+    );
+    // Before gateways start.
+    assert!(fleet.gateway.is_none(), "it would go on by what it knows");
+    fleet.place.run(&on("device revoke d4 --reason sold"));
+    pool.terminate();
+    fleet.place.run(&on(
+        "device enroll simulated --device d1 --rows 20 --replace --out anew",
+    ));
+    start.iter().for_each(|command| fleet.step(command));
+    fleet.systemctl("start", "linewarden-gateway");
+    // Users of the backup have access, and the key-mode device goes on by itself.
+    run(fleet.asked("device list", "--token-file ada.token"));
+    let pool = fleet.agent("anew", "d1", "127.0.0.1");
+    let gateway = fleet.gateway.as_ref().unwrap();
+    gateway.wait_for("both devices", |line| line["devices"] == 2);
+    let left = fs::read_dir(fleet.place.directory).unwrap();
+    assert!(left.flatten().any(|file| file.file_name() == BACKUP));
+    for process in [pool, key] {
+        process.terminate();
+    }
+    fleet.systemctl("stop", "linewarden-gateway");
+    fleet.systemctl("stop", "linewarden-controller");
+    fleet.place.run(&on("registry check"));
+}
+
+#[test]
+fn a_lost_file_is_restored_from_its_backup() {
+    story("fleet.registry", |fleet| {
+        for file in ["fleet.registry", "fleet.registry-wal", "fleet.registry-shm"] {
+            let _ = fs::remove_file(fleet.path(file));
+        }
+    });
+}
+
+#[test]
+fn a_lost_database_is_restored_from_its_backup() {
+    let server = match Postgres::start(PostgresOptions::default()) {
+        Ok(server) => server,
+        Err(missing) => {
+            println!("SKIPPED: needs PostgreSQL: {missing}");
+            return;
+        }
+    };
+    let database = server.new_schema("fleet").unwrap();
+    story(&database, |_| {
+        server.psql("DROP SCHEMA fleet CASCADE").unwrap();
+        server.psql("CREATE SCHEMA fleet").unwrap();
+    });
+}

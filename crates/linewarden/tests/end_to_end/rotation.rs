@@ -1,0 +1,161 @@
+//! Keys exchanged as `docs/operations.md` says, while a fleet works.
+
+use std::fs;
+
+use crate::Place;
+use crate::operated::{Operated, documented, goes_on, rows};
+use crate::support::{Process, run};
+
+/// A pool-mode and a key-mode device, which have authenticated.
+fn working(fleet: &mut Operated<'_>) -> [Process; 2] {
+    fleet
+        .place
+        .run("device enroll simulated --device d1 --rows 200 --out devices --config controller.toml");
+    fleet
+        .place
+        .run("device enroll simulated --device d2 --model sram --out devices --config controller.toml");
+    fleet.systemctl("start", "linewarden-controller");
+    fleet.systemctl("start", "linewarden-gateway");
+    // Addresses of their own: no two live sessions may share one.
+    [
+        fleet.agent("devices", "d1", "127.0.0.1"),
+        fleet.agent("devices", "d2", "[::1]"),
+    ]
+}
+
+/// Both files of a new certificate in place of the old ones.
+fn exchange(fleet: &Operated<'_>, new: &str, old: &str) {
+    for end in ["pem", "key"] {
+        fs::rename(
+            fleet.path(&format!("{new}.{end}")),
+            fleet.path(&format!("{old}.{end}")),
+        )
+        .unwrap();
+    }
+}
+
+#[test]
+fn nobody_is_refused_while_the_ca_is_exchanged() {
+    const OLD: &str = "--client-cert build.pem --client-key build.key";
+    const NEW: &str = "--client-cert build-2.pem --client-key build-2.key";
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place {
+        directory: directory.path(),
+        wrapper: Vec::new(),
+    };
+    let mut fleet = Operated::new(place, "fleet.registry");
+    let agents = working(&mut fleet);
+    for command in documented("### Another CA") {
+        match &*command {
+            // It waits for its next connection, as it may.
+            "systemctl restart linewarden-gateway" => {}
+            command => fleet.step(command),
+        }
+        // What is said beside the command.
+        let last = command.starts_with("cp ");
+        if command.starts_with("linewarden certificate controller") {
+            exchange(&fleet, "ctl-a-2", "ctl-a");
+            fleet.systemctl("reload", "linewarden-controller");
+        } else if command.starts_with("linewarden certificate gateway") {
+            exchange(&fleet, "gateway-7-2", "gateway-7");
+            fleet
+                .place
+                .run("certificate user --ca pki-2 --name build --out build-2");
+            run(fleet.asked("device list", NEW));
+        } else if last {
+            fleet.systemctl("reload", "linewarden-controller");
+        }
+        if !last {
+            run(fleet.asked("device list", OLD));
+        }
+        agents.iter().for_each(goes_on);
+    }
+    let refused = fleet.asked("device list", OLD).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        !refused.status.success() && said.contains("does not take"),
+        "{said}"
+    );
+    // By the new certificates alone: the gateway hears of it, so it is connected.
+    run(fleet.asked("device revoke d1 --reason lost", NEW));
+    let gateway = fleet.gateway.as_ref().unwrap();
+    gateway.wait_for("revocation", |line| line["revoked"] == 1);
+    let [pool, key] = agents;
+    assert_eq!(
+        (pool.events("expired").len(), key.events("expired").len()),
+        (0, 0)
+    );
+    pool.event("expired");
+    key.event("authenticated");
+    fleet.systemctl("stop", "linewarden-gateway");
+    fleet.systemctl("stop", "linewarden-controller");
+}
+
+#[test]
+fn devices_keep_what_they_have_under_another_master_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place {
+        directory: directory.path(),
+        wrapper: Vec::new(),
+    };
+    let mut fleet = Operated::new(place, "fleet.registry");
+    for command in [
+        "device enroll simulated --device d3 --rows 2 --out devices",
+        "device enroll simulated --device d4 --rows 2 --out devices",
+        "device revoke d3 --reason stolen",
+        "device quarantine d4 --reason odd",
+        "gateway enter 8 --name roof --reason new",
+        "gateway retire 8 --reason burnt",
+    ] {
+        fleet.place.run(&format!("{command} --config controller.toml"));
+    }
+    let [pool, key] = working(&mut fleet);
+    pool.event("authenticated");
+    for command in documented("### Another master key") {
+        fleet.step(&command);
+    }
+    assert!(!fleet.path("export.key").exists() && !fleet.path("fleet.jsonl").exists());
+    let other = "device list --registry fleet-2.registry --key-file master.key";
+    assert!(!fleet.place.command(other).output().unwrap().status.success());
+    // Then name both in the configurations.
+    let before = fleet.device("d1")["idx_floor"].as_u64().unwrap();
+    fleet.configure("fleet-2.registry", "master-2.key");
+    assert_eq!(fleet.device("d1")["idx_floor"], before);
+    assert!(before > *rows(&pool).last().unwrap(), "no row is offered again");
+    assert_eq!(fleet.device("d3")["status"], "revoked");
+    assert_eq!(fleet.device("d4")["status"], "quarantined");
+    // Users and retired numbers are not in the export.
+    fleet.systemctl("start", "linewarden-controller");
+    let token = "--token-file ada.token";
+    assert!(
+        !fleet
+            .asked("device list", token)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    fleet.add_ada();
+    run(fleet.asked("device list", token));
+    assert_eq!(run(fleet.asked("gateway list --json", token)), "");
+    fleet
+        .place
+        .run("gateway enter 8 --name roof --reason new --config controller.toml");
+    fleet
+        .place
+        .run("gateway retire 8 --reason burnt --config controller.toml");
+    fleet.systemctl("start", "linewarden-gateway");
+    // The same agents go on, by what they have.
+    let gateway = fleet.gateway.as_ref().unwrap();
+    gateway.wait_for("both devices", |line| line["devices"] == 2);
+    for agent in [&pool, &key] {
+        goes_on(agent);
+    }
+    let spent = rows(&pool);
+    assert!(spent.is_sorted_by(|row, next| row < next), "{spent:?}");
+    for process in [pool, key] {
+        process.terminate();
+    }
+    fleet.systemctl("stop", "linewarden-gateway");
+    fleet.systemctl("stop", "linewarden-controller");
+}
