@@ -7,18 +7,13 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, Header
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
 use crate::connection::Client;
 use crate::error::ClientError;
+use crate::patience::Patience;
 
-/// From one try to the next, at first; each time twice as long.
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Longest time to an answer that is no stream.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How long the controller keeps a key for who may still be at it; then what was asked under it is done by whoever asks.
-const UNDER_WAY_MAX: Duration = Duration::from_secs(130);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) const REASON: HeaderName = HeaderName::from_static("x-reason");
@@ -93,34 +88,6 @@ impl Question {
     }
 }
 
-/// How long it is worth asking again.
-struct Patience {
-    began: Instant,
-    max: Duration,
-    backoff: Duration,
-}
-
-impl Patience {
-    fn new(max: Duration) -> Self {
-        Self {
-            began: Instant::now(),
-            max,
-            backoff: BACKOFF_FIRST,
-        }
-    }
-
-    /// Waits as long as the other side says, or ever longer; false when that is too long.
-    async fn wait(&mut self, asked: Option<Duration>, max: Duration) -> bool {
-        let wait = asked.unwrap_or(self.backoff);
-        if self.began.elapsed() + wait > max {
-            return false;
-        }
-        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
-        tokio::time::sleep(wait).await;
-        true
-    }
-}
-
 impl Client {
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         self.base.join(path).map_err(|error| ClientError::Address {
@@ -168,23 +135,14 @@ impl Client {
     pub(crate) async fn bytes(&self, question: &Question) -> Result<Vec<u8>> {
         let mut patience = Patience::new(self.patience);
         loop {
-            let (error, wait) = match self.once(question).await {
+            let error = match self.once(question).await {
                 Ok((status, _, body)) if status.is_success() => return Ok(body),
                 Ok((status, headers, body)) => {
-                    let wait = retry_after(&headers);
-                    (self.refused(status, wait, &question.path, &body), wait)
+                    self.refused(status, retry_after(&headers), &question.path, &body)
                 }
-                Err(error) => (error, None),
+                Err(error) => error,
             };
-            let max = match error.code() {
-                Some("under_way") => patience.max.max(UNDER_WAY_MAX),
-                _ => patience.max,
-            };
-            let is_worth_it = error.is_passing() || matches!(error, ClientError::RateLimited { .. });
-            if !is_worth_it || !patience.wait(wait, max).await {
-                return Err(error);
-            }
-            tracing::warn!(%error, "asked again");
+            patience.bear(error).await?;
         }
     }
 
@@ -212,6 +170,7 @@ impl Client {
             Ok(told) => ClientError::Refused {
                 status: status.as_u16(),
                 detail: told.error,
+                wait,
             },
             Err(_) => ClientError::NoController {
                 server,

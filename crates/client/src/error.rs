@@ -51,6 +51,8 @@ pub enum ClientError {
         status: u16,
         /// What it says.
         detail: ErrorDetail,
+        /// When it is to be asked again, if it says so.
+        wait: Option<Duration>,
     },
     /// Too many questions, for longer than there is patience.
     #[error("{server} takes no more questions for {} s; ask again then", .wait.as_secs())]
@@ -162,9 +164,18 @@ impl ClientError {
     /// Whether the same question may be answered a moment later.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Away { .. } => true,
-            Self::Refused { status, detail } => *status == 503 || detail.code == "under_way",
+            Self::Away { .. } | Self::RateLimited { .. } => true,
+            Self::Refused { status, detail, .. } => *status == 503 || detail.code == "under_way",
             _ => false,
+        }
+    }
+
+    /// When the controller wants to be asked again, if it says so.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { wait, .. } => Some(*wait),
+            Self::Refused { wait, .. } => *wait,
+            _ => None,
         }
     }
 

@@ -5,19 +5,17 @@ use std::time::Duration;
 use linewarden_service::wire::{Happening, History};
 use reqwest::Response;
 use reqwest::header::{HeaderName, HeaderValue};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::ask::Result;
 use crate::connection::Client;
 use crate::error::ClientError;
+use crate::patience::Patience;
 
 const PATH: &str = "/api/v1/events";
 const LAST: HeaderName = HeaderName::from_static("last-event-id");
 /// A controller says something at least every 5 s; one that says nothing for so long is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// From one try to come in again to the next, at first.
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Longest event, bytes; no controller sends more.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
@@ -61,30 +59,16 @@ impl Events {
     /// # Errors
     /// As [`Client::me`].
     pub async fn next(&mut self) -> Result<Happening> {
-        let mut lost: Option<Instant> = None;
-        let mut backoff = BACKOFF_FIRST;
+        let mut patience: Option<Patience> = None;
         loop {
             match self.advance().await {
                 Ok(Some(event)) => return Ok(event),
-                Ok(None) => {
-                    lost = None;
-                    backoff = BACKOFF_FIRST;
-                }
+                Ok(None) => patience = None,
                 Err(error) => {
                     self.response = None;
                     self.buffer.clear();
-                    let since = *lost.get_or_insert_with(Instant::now);
-                    let wait = match &error {
-                        ClientError::RateLimited { wait, .. } => *wait,
-                        error if error.is_passing() => backoff,
-                        _ => return Err(error),
-                    };
-                    if since.elapsed() + wait > self.client.patience {
-                        return Err(error);
-                    }
-                    tracing::warn!(%error, after = self.last, "the stream of events is begun again");
-                    tokio::time::sleep(wait).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                    let patience = patience.get_or_insert_with(|| Patience::new(self.client.patience));
+                    patience.bear(error).await?;
                 }
             }
         }

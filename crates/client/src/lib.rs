@@ -11,6 +11,7 @@ mod ask;
 mod connection;
 mod error;
 mod events;
+mod patience;
 mod questions;
 
 pub use connection::{Client, ClientOptions, Secrets};

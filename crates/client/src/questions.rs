@@ -81,8 +81,11 @@ impl Client {
         self.ask(&question).await
     }
 
-    /// Enrols devices, in one question: all of them are stored, or none. It is for as many as fit in memory well; a controller stores up
-    /// to 4,000 or 8 MiB in one transaction.
+    /// Enrols devices, in one question. It is for as many as fit in memory well; up to [`CHUNK_DEVICES`], or [`CHUNK_BYTES`] of them, a
+    /// controller stores in one transaction: all, or none.
+    ///
+    /// [`CHUNK_DEVICES`]: linewarden_service::wire::CHUNK_DEVICES
+    /// [`CHUNK_BYTES`]: linewarden_service::wire::CHUNK_BYTES
     ///
     /// # Errors
     /// As [`Client::me`].

@@ -20,8 +20,8 @@ use crate::state::App;
 /// Longest body of a write, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 const KEY: &str = "idempotency-key";
-/// After so long whoever took the key is gone.
-const GIVEN_UP_S: u64 = 120;
+/// After so long whoever took the key is gone, and who asks next does what was asked.
+pub const GIVEN_UP_S: u64 = 120;
 /// Until then what was asked for has come about, and its answer is kept, or never will.
 const WORK_MAX: Duration = Duration::from_secs(60);
 const KEEP_MAX: Duration = Duration::from_secs(20);

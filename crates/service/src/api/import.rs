@@ -26,9 +26,9 @@ use crate::state::App;
 const LINE_BYTES_MAX: usize = 16 << 20;
 /// Devices stored in one transaction: their ids come in no order, and the more of them share a page of the database, the less is written.
 /// Nobody else writes meanwhile, a third of a second or so ..
-const CHUNK_DEVICES: usize = 10_000;
+pub const CHUNK_DEVICES: usize = 10_000;
 /// .. or fewer, where they are of so many bytes.
-const CHUNK_BYTES: usize = 8 << 20;
+pub const CHUNK_BYTES: usize = 8 << 20;
 /// Longest wait for more of a body.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for all devices of one transaction.

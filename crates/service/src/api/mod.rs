@@ -46,13 +46,14 @@ pub mod wire {
     pub use super::events::History;
     pub use super::gateways::{Evidence, Gateway, GatewayEvidence, Latency, NewGateway};
     pub use super::groups::{Policy, PolicyChange};
-    pub use super::import::{How, Imported};
+    pub use super::import::{CHUNK_BYTES, CHUNK_DEVICES, How, Imported};
     pub use super::lists::{List, Part, Reason};
     pub use super::login::Me;
     pub use super::results::{Round, Standing, WhichResults, WhichRounds};
     pub use super::signers::{NewSigner, Signer};
     pub use super::users::{NewUser, Somebody, Welcome, Why};
     pub use crate::error::{ErrorBody, ErrorDetail};
+    pub use crate::idempotency::GIVEN_UP_S;
     pub use crate::stream::Happening;
 }
 
