@@ -104,7 +104,7 @@ pub struct BenchServiceArgs {
     /// Size of the fleet
     #[arg(long, value_name = "COUNT", default_value_t = service::Size::FULL.devices, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
     pub devices: u32,
-    /// Only this part; several are named one by one. The fleet is imported for each
+    /// Only this part; several are named one by one. The fleet is imported once
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(service::Part::ALL.map(service::Part::name)))]
     pub only: Vec<String>,
     /// Less than a minute, to see that it works; the figures say little

@@ -7,7 +7,7 @@
 //! | `reads` | questions of dashboards and operators, by several clients that keep their connections |
 //! | `events` | changes until they are lines at a client of the event stream |
 //! | `revoke` | revocations until three gateways answer the device no more |
-//! | `auth_rate` | the data plane on its own CPU while a controller is at its limit on another |
+//! | `auth-rate` | the data plane on its own CPU while a controller is at its limit on another |
 //!
 //! Controllers and gateways are processes of `linewarden`, over TLS on loopback, on files in a directory of their own. Whoever asks runs
 //! on the same machine and takes its share of the CPUs: rates are of both together.
@@ -42,7 +42,7 @@ pub struct Size {
     pub read_ms: u64,
     /// Changes that become events.
     pub changes: u32,
-    /// Devices that are revoked.
+    /// Devices that are revoked while nobody asks, and as many more while everybody does.
     pub revocations: u32,
     /// Length of one window of the data plane, ms.
     pub slice_ms: u64,
@@ -86,7 +86,7 @@ pub enum Part {
     Events,
     /// `revoke`
     Revoke,
-    /// `auth_rate`
+    /// `auth-rate`
     AuthRate,
 }
 
