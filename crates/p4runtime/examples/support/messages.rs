@@ -1,0 +1,81 @@
+//! Writes a crate's `src/proto/` from its `proto/`: the messages as Rust, and their descriptors where text format is read with them.
+//!
+//! Nothing has to be installed: protox reads the files, no protoc. The test `generated` compares what lies in
+//! the tree with this.
+#![allow(dead_code, reason = "the example only writes, the test only compares")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The messages of a crate.
+pub struct Messages {
+    /// Its directory.
+    pub of: &'static str,
+    /// The protocol buffers, below `proto/`.
+    pub sources: &'static [&'static str],
+    /// Whether the descriptors are wanted, too.
+    pub descriptors: bool,
+}
+
+impl Messages {
+    /// The generated files by name.
+    fn generated(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
+        let mut compiler =
+            protox::Compiler::new([Path::new(self.of).join("proto")]).map_err(io::Error::other)?;
+        compiler.include_imports(true).include_source_info(false);
+        for source in self.sources {
+            compiler.open_file(source).map_err(io::Error::other)?;
+        }
+        let out = tempfile::tempdir()?;
+        let mut config = tonic_prost_build::Config::new();
+        // Comments stay in the .proto files: as Markdown they would be broken links and examples that do not
+        // compile.
+        config.disable_comments(["."]).btree_map(["."]);
+        tonic_prost_build::configure()
+            .out_dir(out.path())
+            .disable_comments(["."])
+            .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
+        let mut files = BTreeMap::new();
+        if self.descriptors {
+            let descriptors = compiler.encode_file_descriptor_set();
+            files.insert("descriptors.bin".to_owned(), descriptors);
+        }
+        for name in names(out.path())? {
+            let content = std::fs::read(out.path().join(&name))?;
+            files.insert(name, content);
+        }
+        Ok(files)
+    }
+
+    fn target(&self) -> PathBuf {
+        Path::new(self.of).join("src/proto")
+    }
+
+    /// Writes the files.
+    pub fn write(&self) -> io::Result<()> {
+        std::fs::create_dir_all(self.target())?;
+        for (name, content) in self.generated()? {
+            std::fs::write(self.target().join(name), content)?;
+        }
+        Ok(())
+    }
+
+    /// The files that are not there, that are others, or that nothing generates.
+    pub fn stale(&self) -> io::Result<BTreeSet<String>> {
+        let mut stale = names(&self.target())?;
+        for (name, content) in self.generated()? {
+            let committed = std::fs::read(self.target().join(&name)).unwrap_or_default();
+            match committed == content {
+                true => stale.remove(&name),
+                false => stale.insert(name),
+            };
+        }
+        Ok(stale)
+    }
+}
+
+fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
+    let name = |entry: io::Result<std::fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    std::fs::read_dir(directory)?.map(name).collect()
+}
