@@ -1,9 +1,14 @@
 //! Copies and moves, from either database to either.
 
-use crate::support::attestation::{NOW_S, group, prover};
-use crate::support::{fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, sql, try_sql};
+use crate::support::attestation::{NOW_S, appraisal, group, prover, round, told};
+use crate::support::{
+    empty_tables, fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, rows, sql, try_sql,
+};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_registry::{Filter, Location, Progress, Registry, RegistryError, Revision, Settlement};
+use linewarden_registry::{
+    BootId, Fence, Filter, Kept, Location, Moment, Note, Opened, Progress, Registry, RegistryError, Renewal,
+    Revision, Role, Settlement, SignerEntry, User,
+};
 use tempfile::TempDir;
 
 /// Something in every table that a registry has.
@@ -36,11 +41,113 @@ async fn of_everything() -> (TempDir, Location) {
         .await
         .unwrap()
         .unwrap();
-    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
-    registry.enrol_prover(prover(5), NOW_S).await.unwrap();
-    registry.put_evidence(DeviceId(5), b"{}", NOW_S).await.unwrap();
+    of_devices(&registry, &fence).await;
+    of_attestation(&registry, &fence).await;
+    of_the_service(&registry).await;
     registry.close().await;
     (directory, place)
+}
+
+/// Spare rows of device 12, which was elsewhere meanwhile; more rows for device 13, which has a session at gateway 1; an order about 14.
+async fn of_devices(registry: &Registry, fence: &Fence) {
+    let other = registry.register_gateway(GatewayId(9), NOW_S).await.unwrap();
+    let _granted = lease(registry, &other, 12, 5, 2).await.unwrap();
+    let settlement = Settlement {
+        device: DeviceId(12),
+        epoch: 0,
+        unused_from: RowIndex(0),
+        keep: false,
+    };
+    registry.settle(fence, &[settlement]).await.unwrap();
+    let more = Renewal::Rows {
+        epoch: 0,
+        first: 100,
+        rows: rows(13, 0, 1),
+    };
+    registry.renew(DeviceId(13), 1, more).await.unwrap();
+    let began = Moment {
+        boot: BootId([3; 16]),
+        ns: 5,
+    };
+    let opened = Opened {
+        device: DeviceId(13),
+        began,
+    };
+    registry.note_sessions(fence, &[opened], began).await.unwrap();
+    registry
+        .quarantine_by_order(DeviceId(14), "odd traffic", NOW_S)
+        .await
+        .unwrap();
+}
+
+/// Device 5 as a prover that was asked and has shown what it runs.
+async fn of_attestation(registry: &Registry, fence: &Fence) {
+    registry.set_group(&group("pumps"), NOW_S).await.unwrap();
+    registry.enrol_prover(prover(5), NOW_S).await.unwrap();
+    registry.draw_period(None, [9; 8], NOW_S).await.unwrap();
+    registry.reserve_rounds(fence, 8, 0).await.unwrap();
+    registry
+        .record_round(fence, &round(1, 7), &told([appraisal(5, 7)]))
+        .await
+        .unwrap();
+    registry.put_evidence(DeviceId(5), b"{}", NOW_S).await.unwrap();
+}
+
+/// A user with a session and an answer, an event, a gateway in the book, a signer.
+async fn of_the_service(registry: &Registry) {
+    let alice = User {
+        name: "alice".to_owned(),
+        role: Role::Admin,
+        has_token: true,
+        created_at_s: NOW_S,
+        expires_at_s: Some(NOW_S + 10_000),
+    };
+    registry.add_user(&alice, Some("token of alice")).await.unwrap();
+    registry
+        .begin_session("token of alice", "cookie", NOW_S, NOW_S + 100)
+        .await
+        .unwrap()
+        .unwrap();
+    registry
+        .begin_answer("alice", "key", &[1; 32], NOW_S, 60)
+        .await
+        .unwrap();
+    let kept = Kept {
+        status: 200,
+        body: b"done".to_vec(),
+    };
+    registry.end_answer("alice", "key", Some(&kept)).await.unwrap();
+    let note = Note {
+        kind: "gateway_online".to_owned(),
+        detail: "as it was".to_owned(),
+        ..Note::default()
+    };
+    registry.note(&[note], NOW_S * 1_000).await.unwrap();
+    registry
+        .enter_gateway(GatewayId(8), "hall 8", NOW_S)
+        .await
+        .unwrap();
+    let signer = SignerEntry {
+        id: vec![1; 8],
+        name: "truck 1".to_owned(),
+        scheme: "ed25519".to_owned(),
+        public_key: vec![1; 32],
+        added_at_s: NOW_S,
+        revoked_at_s: None,
+    };
+    registry.add_signer(&signer).await.unwrap();
+}
+
+/// A table that is empty shows of a copy only that nothing became nothing.
+#[tokio::test]
+async fn what_is_copied_here_is_of_every_table() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, place) = of_everything().await;
+    let empty = empty_tables(place.file().unwrap()).await;
+    // How gateways stood last is told anew within seconds, and not copied.
+    assert_eq!(empty, ["gateway_state"]);
 }
 
 /// Places to copy to: of the database that this run is about, and a file.

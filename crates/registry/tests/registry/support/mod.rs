@@ -197,6 +197,29 @@ pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
     true
 }
 
+/// The tables of a file that hold nothing, by name; SQLite's own and sqlx's are none.
+pub async fn empty_tables(path: &Path) -> Vec<String> {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '\\_%' ESCAPE '\\' \
+                  AND name NOT LIKE 'sqlite%' ORDER BY name";
+    let tables: Vec<(String,)> = sqlx::query_as(tables).fetch_all(&mut connection).await.unwrap();
+    let mut empty = Vec::new();
+    for (table,) in tables {
+        let any = sqlx::AssertSqlSafe(format!("SELECT 1 FROM {table} LIMIT 1"));
+        if sqlx::query(any)
+            .fetch_optional(&mut connection)
+            .await
+            .unwrap()
+            .is_none()
+        {
+            empty.push(table);
+        }
+    }
+    connection.close().await.unwrap();
+    empty
+}
+
 fn psql(location: &Location, statement: &str) -> bool {
     let location = location.to_string();
     let (_, schema) = location.split_once("[search_path]=").unwrap();
