@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use linewarden_controller::{Controller, Policy};
+use linewarden_registry::Registry;
 use linewarden_service::{Service, ServiceOptions};
+use linewarden_tls::ServerTls;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
+use tokio::runtime::Runtime;
 
+use crate::config_file::ConfigFile;
 use crate::controller_config::{self, ControllerConfig};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -76,12 +80,33 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         key: config.tls.key.clone(),
         domain: None,
     };
-    let identity = files.read_server()?;
+    let (name, identity) = (name(config), files.read_server()?);
+    let (service, registry) = start(&runtime, &file, &name, identity)?;
+    tell_start(output, &name, &service)?;
+    service_manager::tell(service_manager::READY);
+    watch(&signals, &service, &files, output)?;
+    service_manager::tell(service_manager::STOPPING);
+    output.line("stopping")?;
+    runtime.block_on(async {
+        service.stop().await;
+        registry.close().await;
+    });
+    output.object(&Line::Stopped)
+}
+
+/// All that can be wrong is looked at before the registry is opened.
+fn start(
+    runtime: &Runtime,
+    file: &ConfigFile<ControllerConfig>,
+    name: &str,
+    identity: ServerTls,
+) -> Result<(Service, Registry), Failure> {
+    let config = &file.value;
     let signing_key = config.attest.signing_key.as_deref();
     let signer = signing_key.map(secret_file::signer).transpose()?;
-    let trust = controller_config::trust(&file).map_err(|problems| Failure::all(&problems))?;
-    let nats = nats_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
-    let telemetry = telemetry_config::read(&file).map_err(|problem| Failure::all(&[problem]))?;
+    let trust = controller_config::trust(file).map_err(|problems| Failure::all(&problems))?;
+    let nats = nats_config::read(file).map_err(|problem| Failure::all(&[problem]))?;
+    let telemetry = telemetry_config::read(file).map_err(|problem| Failure::all(&[problem]))?;
     let registry = runtime.block_on(registry::open(&config.registry))?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
@@ -95,9 +120,8 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         Some(signer) => controller.signing(signer),
         None => controller,
     };
-    let name = name(config);
     let started = Service::start(ServiceOptions {
-        name: name.clone(),
+        name: name.to_owned(),
         listen: config.service.listen,
         metrics: config.service.metrics,
         tls: identity,
@@ -107,34 +131,35 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         telemetry,
     });
     let service = runtime.block_on(started).map_err(Failure::failed)?;
+    Ok((service, registry))
+}
+
+fn tell_start(output: Output, name: &str, service: &Service) -> Result<(), Failure> {
     output.object(&Line::Started {
-        name: &name,
+        name,
         address: service.address().to_string(),
         metrics: service.metrics_address().map(|at| at.to_string()),
     })?;
     output.line(format_args!("controller {name}: https://{}", service.address()))?;
-    if let Some(metrics) = service.metrics_address() {
-        output.line(format_args!("metrics: http://{metrics}/metrics"))?;
+    match service.metrics_address() {
+        Some(metrics) => output.line(format_args!("metrics: http://{metrics}/metrics")),
+        None => Ok(()),
     }
-    service_manager::tell(service_manager::READY);
+}
+
+/// Until it is told to stop.
+fn watch(signals: &Signals, service: &Service, files: &tls::Files, output: Output) -> Result<(), Failure> {
     loop {
         match signals.wait(Duration::from_secs(1))? {
             None | Some(Told::Count) => {}
-            Some(Told::Stop) => break,
+            Some(Told::Stop) => return Ok(()),
             Some(Told::Reload) => {
                 service_manager::tell(&service_manager::reloading());
-                reload(&service, &files, output)?;
+                reload(service, files, output)?;
                 service_manager::tell(service_manager::READY);
             }
         }
     }
-    service_manager::tell(service_manager::STOPPING);
-    output.line("stopping")?;
-    runtime.block_on(async {
-        service.stop().await;
-        registry.close().await;
-    });
-    output.object(&Line::Stopped)
 }
 
 /// As many descriptors as this process may have: each connection is one.

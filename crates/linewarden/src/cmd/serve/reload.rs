@@ -3,7 +3,8 @@
 use linewarden_gateway::config::GatewayConfig;
 use linewarden_gateway::{Change, Gateway, GatewayError, InPackets};
 
-use super::{LOG_LEVEL, open_audit};
+use super::LOG_LEVEL;
+use super::start::open_audit;
 use crate::config_file::{ConfigFile, Problem};
 use crate::failure::Failure;
 use crate::{gateway_config, log};
