@@ -245,6 +245,21 @@ fn a_new_registration_shows_itself_anew() {
     assert!(trust.gives_rows(2 * S));
 }
 
+/// However often it begins anew.
+#[test]
+fn it_is_asked_no_more_than_once_a_second() {
+    let (mut plane, mut trust, mut random) = trusted();
+    let mut asked = 0;
+    for at in (2 * S..4 * S).step_by(S as usize / 10) {
+        trust.begin();
+        asked += u32::from(trust.look(at, &mut random).nonce.is_some());
+    }
+    assert_eq!(asked, 2);
+    let nonce = trust.look(5 * S, &mut random).nonce.expect("a second later");
+    trust.judge(&plane.statement(nonce), None, 5 * S).unwrap();
+    assert!(trust.gives_rows(5 * S));
+}
+
 #[test]
 fn what_another_controller_has_seen_counts_while_the_key_is_the_same() {
     for (is_same, seen, gives_rows) in [(true, (3, 2), true), (true, (4, 0), false), (false, (4, 0), true)] {
@@ -401,7 +416,7 @@ async fn shown(link: &Link, plane: &mut Plane, now: u64) -> Verdict {
     let nonce = asked.scrutiny.nonce.expect("it is time");
     let inventory = plane.inventory();
     let judged = link
-        .judge(&plane.statement(nonce), Some(&inventory), times(now))
+        .judge(plane.statement(nonce), Some(inventory), times(now))
         .await;
     judged.unwrap().unwrap()
 }
@@ -488,7 +503,7 @@ async fn a_gateway_that_changes_loses_its_leases_by_its_fence() {
         .unwrap()
         .unwrap();
     let nonce = nonce.scrutiny.nonce.unwrap();
-    let judged = now.judge(&plane.statement(nonce), None, times(3 * EVERY)).await;
+    let judged = now.judge(plane.statement(nonce), None, times(3 * EVERY)).await;
     assert!(judged.is_err(), "the one before does not speak for it");
 }
 
@@ -507,7 +522,10 @@ async fn silence_takes_the_leases_away_too() {
     let verdict = verdict.unwrap().unwrap();
     assert!(why(&verdict.scrutiny.standing).contains("10 s"));
     assert!(verdict.link.is_some());
-    let refused = link.judge(&[], None, times(at + ANSWER)).await.unwrap_err();
+    let refused = link
+        .judge(Vec::new(), None, times(at + ANSWER))
+        .await
+        .unwrap_err();
     assert!(matches!(refused, RegistryError::OldFence { .. }));
 }
 
@@ -547,6 +565,85 @@ async fn a_fence_that_was_raised_is_told_again_to_the_same_process_only() {
     assert!(!controller.has_distrusted(&old), "and this one by now: {old}");
 }
 
+/// A plane whose inventory takes a while.
+fn laden() -> Plane {
+    let mut plane = Plane::new(3);
+    for number in 0..10_000_u32 {
+        let entry = Entry::from(BpfMapEntry {
+            map: "devices".to_owned(),
+            key: number.to_be_bytes().to_vec(),
+            value: vec![0; 64],
+        });
+        plane.measured.put(&entry).unwrap();
+    }
+    plane
+}
+
+/// What an inventory of many entries takes, nobody else waits for.
+#[tokio::test]
+async fn others_are_served_while_a_statement_is_judged() {
+    let mut plane = laden();
+    let controller = site(&mut plane).await;
+    let link = controller.connect(GATEWAY, 1).await.unwrap();
+    let other = controller.connect(GatewayId(6), 1).await.unwrap();
+    let asked = link.look(times(S), &mut nonces_at(S)).await.unwrap().unwrap();
+    let statement = plane.statement(asked.scrutiny.nonce.unwrap());
+    let judged = link.judge(statement, Some(plane.inventory()), times(S));
+    let mut judged = std::pin::pin!(judged);
+    let (wants, mut served) = ([want()], 0);
+    let verdict = loop {
+        tokio::select! {
+            biased;
+            verdict = judged.as_mut() => break verdict.unwrap().unwrap(),
+            leased = other.lease(&wants) => {
+                leased.unwrap();
+                served += 1;
+            }
+        }
+        controller.pass_time(S);
+    };
+    assert_eq!(verdict.scrutiny.standing, Standing::Trusted);
+    assert!(
+        served > 5,
+        "{served} questions of another gateway were answered meanwhile"
+    );
+}
+
+/// A statement speaks for nobody who has begun anew while it was judged.
+#[tokio::test]
+async fn what_was_judged_counts_only_where_it_is_waited_for() {
+    let mut plane = laden();
+    let controller = site(&mut plane).await;
+    let link = controller.connect(GATEWAY, 1).await.unwrap();
+    let asked = link.look(times(S), &mut nonces_at(S)).await.unwrap().unwrap();
+    let statement = plane.statement(asked.scrutiny.nonce.unwrap());
+    let judged = link.judge(statement, Some(plane.inventory()), times(S));
+    let mut judged = std::pin::pin!(judged);
+    for _ in 0..3 {
+        tokio::select! {
+            biased;
+            verdict = judged.as_mut() => panic!("too early: {verdict:?}"),
+            fence = link.check() => fence.unwrap(),
+        }
+    }
+    controller.begin_trust(GATEWAY, None);
+    assert!(matches!(judged.await.unwrap(), Err(Unbelieved::Unasked)));
+    controller.pass_time(S);
+    let denied = link.lease(&[want()]).await.unwrap_err();
+    assert!(matches!(denied, Denial::Untrusted { .. }), "{denied}");
+}
+
+/// Where the fence of a registration that may be over stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Raise {
+    /// Nobody else has raised it.
+    Due,
+    /// Another controller has, for a newer process.
+    Elsewhere,
+    /// Likewise, and that process comes here.
+    Moved,
+}
+
 /// A fence that could not be raised, because the database was locked, stays due to the process that is distrusted, whatever one of before
 /// asks; where somebody else has raised it meanwhile that process hears that it is over.
 #[tokio::test]
@@ -564,35 +661,52 @@ async fn a_fence_is_due_until_it_is_raised_or_over() {
     let mut other = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path))
         .await
         .unwrap();
-    for is_raised_elsewhere in [false, true] {
+    for (turn, raise) in [Raise::Due, Raise::Elsewhere, Raise::Moved]
+        .into_iter()
+        .enumerate()
+    {
+        let begun = turn as u64 * 10 * EVERY;
+        let now = begun + EVERY + S;
         plane.set(7);
         let before = controller.connect(GATEWAY, 1).await.unwrap();
         let link = controller.connect(GATEWAY, 1).await.unwrap();
-        shown(&link, &mut plane, S).await;
+        shown(&link, &mut plane, begun + S).await;
         plane.set(8);
-        let asked = link.look(times(EVERY + S), &mut nonces_at(EVERY)).await;
+        let asked = link.look(times(now), &mut nonces_at(now)).await;
         let nonce = asked.unwrap().unwrap().scrutiny.nonce.unwrap();
         other.execute("BEGIN IMMEDIATE").await.unwrap();
-        let inventory = plane.inventory();
         let judged = link
-            .judge(&plane.statement(nonce), Some(&inventory), times(EVERY + S))
+            .judge(plane.statement(nonce), Some(plane.inventory()), times(now))
             .await;
         assert!(judged.is_err(), "nobody can write");
         other.execute("ROLLBACK").await.unwrap();
 
-        let old = before
-            .look(times(EVERY + S), &mut nonces_at(8))
-            .await
-            .unwrap_err();
+        let old = before.look(times(now), &mut nonces_at(8)).await.unwrap_err();
         assert!(!controller.has_distrusted(&old), "that one was replaced: {old}");
-        if is_raised_elsewhere {
-            registry.register_gateway(GATEWAY, 2).await.unwrap();
-            let over = link.look(times(EVERY + S), &mut nonces_at(9)).await.unwrap_err();
-            assert!(!controller.has_distrusted(&over), "and this one by now: {over}");
-        } else {
-            let told = link.look(times(EVERY + S), &mut nonces_at(9)).await;
+        if raise == Raise::Due {
+            let told = link.look(times(now), &mut nonces_at(9)).await;
             let raised = told.unwrap().unwrap().link.expect("the fence was due");
             assert!(raised.number() > link.number());
+            continue;
         }
+        registry.register_gateway(GATEWAY, 2).await.unwrap();
+        if raise == Raise::Moved {
+            leaves_the_newer_alone(&controller, link.number() + 1, &mut plane, now + 2 * S).await;
+        }
+        let over = link.look(times(now), &mut nonces_at(9)).await.unwrap_err();
+        assert!(!controller.has_distrusted(&over), "and this one by now: {over}");
     }
+}
+
+/// A newer process keeps what it got from another controller, until it is found to be no better itself.
+async fn leaves_the_newer_alone(controller: &Controller, number: u64, plane: &mut Plane, now: u64) {
+    controller.begin_trust(GATEWAY, None);
+    let newer = controller.link(GATEWAY, number);
+    let looked = newer.look(times(now), &mut nonces_at(now)).await;
+    let looked = looked.unwrap().unwrap();
+    assert!(looked.link.is_none(), "what was due is not its own");
+    let nonce = looked.scrutiny.nonce.unwrap();
+    let judged = newer.judge(plane.statement(nonce), None, times(now)).await;
+    let raised = judged.unwrap().unwrap().link.expect("it is no better");
+    assert_eq!(raised.number(), number + 1);
 }

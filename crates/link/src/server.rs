@@ -471,9 +471,10 @@ impl proto::link_server::Link for Server {
 
     async fn show(&self, request: Request<proto::ShowRequest>) -> Result<Response<proto::ShowReply>, Status> {
         self.answer(request, async |link, request| {
-            let inventory = Some(&*request.inventory);
             let times = self.inner.surroundings.times();
-            let judged = link.judge(&request.statement, inventory, times).await;
+            let judged = link
+                .judge(request.statement, Some(request.inventory), times)
+                .await;
             match judged.map_err(|error| self.denied(error))? {
                 Ok(verdict) => Ok(proto::ShowReply {
                     scrutiny: Some(self.conclude(link.gateway(), &verdict)),

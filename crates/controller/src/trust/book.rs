@@ -1,6 +1,7 @@
 //! The gateways that must show what they run, and what their standing does to their links.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Fence, RegistryError};
@@ -60,6 +61,10 @@ struct Page {
     due: Option<u64>,
     /// How it was raised last.
     raised: Option<Raised>,
+    /// Another controller may have given it rows since its fence was raised.
+    may_hold: bool,
+    /// Held while one of its statements is judged: of each gateway one at a time.
+    judging: Arc<tokio::sync::Mutex<()>>,
     /// When it has shown something last, seconds since 1970-01-01 UTC.
     shown_at_s: u64,
 }
@@ -79,11 +84,14 @@ impl Page {
         }
     }
 
-    /// What `change` does to the standing of a registration; a gateway that becomes distrusted loses its leases.
+    /// What `change` does to the standing of a registration; a gateway that becomes distrusted loses its leases, and one that is found so
+    /// once more those that it has got elsewhere.
     fn change<T>(&mut self, number: u64, change: impl FnOnce(&mut Trust) -> T) -> T {
         let was_distrusted = is_distrusted(&self.trust);
+        let before = self.trust.distrusted;
         let result = change(&mut self.trust);
-        if !was_distrusted && is_distrusted(&self.trust) {
+        let is_found = self.trust.distrusted > before;
+        if is_found && (!was_distrusted || self.may_hold) {
             self.due = Some(number);
         }
         result
@@ -101,6 +109,7 @@ impl Book {
             page.trust.begin();
             // The registration has raised it.
             page.due = None;
+            page.may_hold = false;
         }
     }
 
@@ -108,6 +117,7 @@ impl Book {
     pub(crate) fn go_on(&mut self, gateway: GatewayId, memory: Option<Memory>) {
         if let Some(page) = self.gateways.get_mut(&gateway) {
             page.trust.begin();
+            page.may_hold = true;
             if let Some(memory) = memory {
                 page.trust.recall(&memory);
             }
@@ -123,6 +133,8 @@ impl Controller {
             trust: Trust::new(policy),
             due: None,
             raised: None,
+            may_hold: true,
+            judging: Arc::default(),
             shown_at_s: 0,
         };
         self.trust().gateways.insert(gateway, page);
@@ -239,29 +251,13 @@ impl Link {
     /// It is not believed: then nothing has changed. An old fence, or a failure of the database: ask again.
     pub async fn judge(
         &self,
-        statement: &[u8],
-        inventory: Option<&[u8]>,
+        statement: Vec<u8>,
+        inventory: Option<Vec<u8>>,
         times: Times,
     ) -> Result<Result<Verdict, Unbelieved>, RegistryError> {
         // A process of before has the same key, and must not speak for this one.
         self.registry().verify_fence(self.fence()).await?;
-        let judged = {
-            let mut book = self.controller.trust();
-            let Some(page) = book.gateways.get_mut(&self.gateway()) else {
-                return Ok(Err(Unbelieved::Unasked));
-            };
-            let judged = page.change(self.number(), |trust| {
-                trust.judge(statement, inventory, times.now_ns)
-            });
-            if judged.is_ok() {
-                page.shown_at_s = times.now_s;
-            }
-            judged.map(|()| Scrutiny {
-                nonce: None,
-                standing: page.trust.standing().clone(),
-            })
-        };
-        match judged {
+        match self.judged(statement, inventory, times).await {
             Ok(scrutiny) => Ok(Ok(self.conclude(scrutiny, times).await?)),
             Err(error) => {
                 tracing::error!(gateway = %self.gateway(), %error, "a statement was refused");
@@ -270,10 +266,50 @@ impl Link {
         }
     }
 
+    /// The book is not held while the statement is judged: everybody's questions look into it.
+    async fn judged(
+        &self,
+        statement: Vec<u8>,
+        inventory: Option<Vec<u8>>,
+        times: Times,
+    ) -> Result<Scrutiny, Unbelieved> {
+        let judging = {
+            let book = self.controller.trust();
+            let page = book.gateways.get(&self.gateway()).ok_or(Unbelieved::Unasked)?;
+            Arc::clone(&page.judging)
+        };
+        let turn = judging.lock_owned().await;
+        let question = {
+            let book = self.controller.trust();
+            let page = book.gateways.get(&self.gateway()).ok_or(Unbelieved::Unasked)?;
+            page.trust.question(times.now_ns)?
+        };
+        let nonce = question.nonce();
+        let judge = move || {
+            // To the end, though nobody may wait for it by then.
+            let _turn = turn;
+            question.judge(&statement, inventory.as_deref())
+        };
+        let found = tokio::task::spawn_blocking(judge).await;
+        let found = found.unwrap_or(Err(Unbelieved::Stopping));
+        let mut book = self.controller.trust();
+        let page = book
+            .gateways
+            .get_mut(&self.gateway())
+            .ok_or(Unbelieved::Unasked)?;
+        page.change(self.number(), |trust| trust.settle(nonce, found, times.now_ns))?;
+        page.shown_at_s = times.now_s;
+        Ok(Scrutiny {
+            nonce: None,
+            standing: page.trust.standing().clone(),
+        })
+    }
+
     /// Takes the leases away from a gateway that has become distrusted: what its link asked for before comes to nothing.
     async fn conclude(&self, scrutiny: Scrutiny, times: Times) -> Result<Verdict, RegistryError> {
         let gateway = self.gateway();
-        let is_due = |page: &Page| page.due.is_some();
+        // That of another process is none of this one's.
+        let is_due = |page: &Page| page.due == Some(self.number());
         if !self.controller.trust().gateways.get(&gateway).is_some_and(is_due) {
             return Ok(Verdict { scrutiny, link: None });
         }
@@ -300,6 +336,7 @@ impl Link {
         if let Some(page) = self.controller.trust().gateways.get_mut(&self.gateway()) {
             page.due = page.due.filter(|_| !is_over);
             if let Ok(fence) = &raised {
+                page.may_hold = false;
                 let before = page.raised.filter(|before| before.to == self.number());
                 page.raised = Some(Raised {
                     from: before.map_or(self.number(), |before| before.from),

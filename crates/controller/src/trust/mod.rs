@@ -15,6 +15,8 @@
 
 mod book;
 
+use std::sync::Arc;
+
 use linewarden_evidence::appraisal::{Appraisal, Reference, ReferenceError, appraise};
 use linewarden_evidence::keys::PublicKey;
 use linewarden_evidence::state::Snapshot;
@@ -26,6 +28,8 @@ pub use self::book::{Times, Verdict};
 
 /// Lines of a reason that are told; it says how many more there are.
 const TOLD_MAX: usize = 20;
+/// From one question for a statement to the next of the same gateway at least, ns: it begins anew as often as it likes.
+const ASKED_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a gateway must show.
 #[derive(Clone, Debug)]
@@ -108,6 +112,9 @@ pub enum Unbelieved {
     /// The reference values say two things at once.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
+    /// The controller stops.
+    #[error("the controller stops, and judges nothing any more")]
+    Stopping,
 }
 
 /// What a gateway was asked.
@@ -117,12 +124,32 @@ struct Asked {
     at_ns: u64,
 }
 
+/// All that a statement is judged by: judging takes long, and what is known of a gateway is not held for it meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    policy: Arc<TrustPolicy>,
+    nonce: Nonce,
+    seen: Option<(BootCount, Sequence)>,
+}
+
+/// What a statement comes to that its gateway has signed for the nonce that it was asked with.
+#[derive(Debug)]
+pub(crate) struct Found {
+    snapshot: Snapshot,
+    /// What speaks against it.
+    reason: Option<String>,
+}
+
 /// What is known of one gateway. Times are of one clock that only goes forward.
 #[derive(Debug)]
 pub struct Trust {
-    policy: TrustPolicy,
+    policy: Arc<TrustPolicy>,
     standing: Standing,
+    /// How often it was found that it is not to be trusted.
+    distrusted: u64,
     asked: Option<Asked>,
+    /// When it was asked last.
+    asked_ns: Option<u64>,
     /// When it is asked next.
     due_ns: u64,
     /// The newest state that its key has signed.
@@ -138,9 +165,11 @@ impl Trust {
     #[must_use]
     pub fn new(policy: TrustPolicy) -> Self {
         Self {
-            policy,
+            policy: Arc::new(policy),
             standing: Standing::Unproven,
+            distrusted: 0,
             asked: None,
+            asked_ns: None,
             due_ns: 0,
             seen: None,
             shown: None,
@@ -148,13 +177,16 @@ impl Trust {
         }
     }
 
-    /// The gateway was registered anew: what it showed before was another process's. What it did wrong stays.
+    /// The gateway was registered anew: what it showed before was another process's. What it did wrong stays. It is asked at once, unless
+    /// it was a moment ago.
     pub fn begin(&mut self) {
         if self.standing == Standing::Trusted {
             self.standing = Standing::Unproven;
         }
         self.asked = None;
-        self.due_ns = 0;
+        self.due_ns = self
+            .asked_ns
+            .map_or(0, |asked_ns| asked_ns.saturating_add(ASKED_EVERY_NS));
     }
 
     /// Another controller went on with it before, and has left this.
@@ -178,7 +210,7 @@ impl Trust {
 
     /// What it must show.
     #[must_use]
-    pub const fn policy(&self) -> &TrustPolicy {
+    pub fn policy(&self) -> &TrustPolicy {
         &self.policy
     }
 
@@ -214,6 +246,7 @@ impl Trust {
                 Some(nonce) => {
                     let nonce = Nonce(nonce);
                     self.asked = Some(Asked { nonce, at_ns: now_ns });
+                    self.asked_ns = Some(now_ns);
                     self.refused = None;
                 }
                 None if now_ns.saturating_sub(self.due_ns) >= self.policy.answer_ns => {
@@ -248,28 +281,76 @@ impl Trust {
         inventory: Option<&[u8]>,
         now_ns: u64,
     ) -> Result<(), Unbelieved> {
+        let question = self.question(now_ns)?;
+        self.settle(question.nonce, question.judge(statement, inventory), now_ns)
+    }
+
+    /// By what a statement that has come now is judged.
+    ///
+    /// # Errors
+    /// Nobody waits for one.
+    pub(crate) fn question(&self, now_ns: u64) -> Result<Question, Unbelieved> {
         let asked = match self.overdue(now_ns) {
             None => self.asked.ok_or(Unbelieved::Unasked)?,
             Some(_) => return Err(Unbelieved::Unasked),
         };
-        let judged = verify(statement, &self.policy.key, asked.nonce)
-            .map_err(Unbelieved::from)
-            .and_then(|evidence| Ok((self.reason(&evidence, inventory)?, evidence)));
-        let (reason, evidence) = judged.inspect_err(|error| self.refused = Some(error.to_string()))?;
+        Ok(Question {
+            policy: Arc::clone(&self.policy),
+            nonce: asked.nonce,
+            seen: self.seen,
+        })
+    }
+
+    /// What came of a statement that came at `now_ns` in answer to `nonce`.
+    ///
+    /// # Errors
+    /// It is not believed, or another question has taken that one's place since.
+    pub(crate) fn settle(
+        &mut self,
+        nonce: Nonce,
+        found: Result<Found, Unbelieved>,
+        now_ns: u64,
+    ) -> Result<(), Unbelieved> {
+        if self.asked.is_none_or(|asked| asked.nonce != nonce) {
+            return Err(Unbelieved::Unasked);
+        }
+        let Found { snapshot, reason } = found.inspect_err(|error| self.refused = Some(error.to_string()))?;
         self.asked = None;
         self.due_ns = now_ns.saturating_add(self.policy.every_ns);
-        let snapshot = *evidence.snapshot();
         self.shown = Some(Shown {
             snapshot,
             is_affirmed: reason.is_none(),
         });
-        let state = (snapshot.boot_count, snapshot.sequence);
         match reason {
             None => self.standing = Standing::Trusted,
             Some(reason) => self.distrust(reason),
         }
-        self.seen = self.seen.max(Some(state));
+        self.seen = self.seen.max(Some((snapshot.boot_count, snapshot.sequence)));
         Ok(())
+    }
+
+    fn distrust(&mut self, why: String) {
+        self.distrusted += 1;
+        self.standing = Standing::Distrusted { why };
+    }
+}
+
+impl Question {
+    /// What it asks with.
+    pub(crate) const fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// Judges a statement, with the entries behind it if they came along: of 32 MiB, for seconds.
+    ///
+    /// # Errors
+    /// It is not believed.
+    pub(crate) fn judge(&self, statement: &[u8], inventory: Option<&[u8]>) -> Result<Found, Unbelieved> {
+        let evidence = verify(statement, &self.policy.key, self.nonce)?;
+        Ok(Found {
+            snapshot: *evidence.snapshot(),
+            reason: self.reason(&evidence, inventory)?,
+        })
     }
 
     /// What speaks against what it has signed.
@@ -297,10 +378,6 @@ impl Trust {
         };
         let appraisal = appraise(evidence, &self.policy.reference, proven.as_ref())?;
         Ok((!appraisal.is_affirmed()).then(|| told(&appraisal, problem.as_ref())))
-    }
-
-    fn distrust(&mut self, why: String) {
-        self.standing = Standing::Distrusted { why };
     }
 }
 

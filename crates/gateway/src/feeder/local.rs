@@ -198,7 +198,7 @@ impl Office {
         let shown = shown.map_err(|error| LinkError::NotShown(error.to_string()))?;
         let link = self.link().await.map_err(|error| self.failed(error))?;
         let judged = link
-            .judge(&shown.statement, Some(&shown.inventory), times())
+            .judge(shown.statement, Some(shown.inventory), times())
             .await
             .map_err(|error| self.failed(error))?;
         match judged {
