@@ -17,8 +17,10 @@ use crate::proto::link_server::LinkServer;
 
 /// Longest message, bytes: what a data plane runs, entry by entry.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
-/// Longest message of a gateway beside that and what came of a round, bytes: as many entries as there may be, each well below a KiB.
-pub const SHORT_MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Longest message of a gateway beside that and what came of a round, bytes: as many entries as there may be, each well below 256. All of
+/// it is decoded before anything is known of a registration, and an entry without fields, of 2 bytes, takes 56 in memory: 14 MiB at most,
+/// where its list was doubled just now. Long messages have no lists but of numbers of 8 bytes.
+pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// Of the number that a gateway draws for a connection.
 pub(crate) const CONNECTION_BYTES: usize = 16;
 /// The trailer that says why.
@@ -164,15 +166,20 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of the connection; over another one than before, what is remembered is forgotten. Not for a process that was replaced,
-    /// which would have the newer one's forgotten.
-    async fn follow(&self, gateway: GatewayId, id: &[u8], fence: u64) -> Result<(), Status> {
+    /// Takes note of the connection; over another one than before, what is remembered is forgotten. Not for who only says that its fence
+    /// is the newest: that would have forgotten what is the newest one's. `None` is of a process that is about to register.
+    async fn follow(&self, gateway: GatewayId, id: &[u8], shown: Option<u64>) -> Result<(), Status> {
         if id.len() != CONNECTION_BYTES {
             return Err(Malformed("the id of a connection is not of 16 bytes").into());
         }
-        let is_new = |connection: &Connection| connection.id != id && fence >= connection.fence;
+        let is_new = |connection: &Connection| {
+            connection.id != id && shown.is_none_or(|fence| fence >= connection.fence)
+        };
         if !self.connections().get(&gateway).is_none_or(is_new) {
             return Ok(());
+        }
+        if let Some(fence) = shown {
+            self.check(&self.inner.controller.link(gateway, fence)).await?;
         }
         // Before anything is answered over it.
         let memory = match self.inner.controller.scrutinizes(gateway) {
@@ -194,6 +201,14 @@ impl Server {
         Ok(())
     }
 
+    /// Refuses who was replaced or is retired, by two small rows. Whose fence was raised because it is not trusted is to hear of it.
+    async fn check(&self, link: &Link) -> Result<(), Status> {
+        match link.check().await {
+            Err(error) if !self.inner.controller.has_distrusted(&error) => Err(self.denied(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// The registration was the newest just now.
     fn confirm(&self, gateway: GatewayId, fence: u64) {
         if let Some(connection) = self.connections().get_mut(&gateway) {
@@ -209,7 +224,8 @@ impl Server {
         self.inner
             .controller
             .pass_time(self.inner.surroundings.times().now_ns);
-        self.follow(gateway, &session.connection, session.fence).await?;
+        self.follow(gateway, &session.connection, Some(session.fence))
+            .await?;
         Ok((self.inner.controller.link(gateway, session.fence), message))
     }
 
@@ -259,6 +275,8 @@ impl Server {
         ask: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
     ) -> Result<T, Status> {
         let gateway = link.gateway();
+        // Opened for nobody else: it reads how all provers of the fleet stand.
+        link.check().await.map_err(|error| self.denied(error))?;
         let of_now = || {
             let connections = self.connections();
             connections
@@ -334,8 +352,7 @@ impl proto::link_server::Link for Server {
         let proto::EnterRequest { connection, version } = request.into_inner();
         let times = self.inner.surroundings.times();
         self.inner.controller.pass_time(times.now_ns);
-        // One more than any before.
-        self.follow(gateway, &connection, u64::MAX).await?;
+        self.follow(gateway, &connection, None).await?;
         let link = self.inner.controller.connect(gateway, times.now_s);
         let fence = link.await.map_err(|error| self.denied(error))?.number();
         self.confirm(gateway, fence);
@@ -528,6 +545,8 @@ impl proto::link_server::Link for Server {
         request: Request<proto::AppraiseRequest>,
     ) -> Result<Response<proto::AppraiseReply>, Status> {
         self.answer(request, async |link, request| {
+            // Before each of its devices is looked up.
+            link.check().await.map_err(|error| self.denied(error))?;
             let (mut round, age_ns) = convert::outcome_from_wire(&request)?;
             // Whoever has a gateway's key decides about no other gateway's devices.
             let devices: Vec<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();

@@ -30,6 +30,9 @@ const LONG_QUESTIONS: [&str; 2] = [
 /// Long questions of one gateway at once, one of each kind, and of all: so much memory at most.
 const LONG_OF_GATEWAY_MAX: usize = 2;
 const LONG_MAX: usize = 16;
+/// Questions of one gateway at once, over all its connections: twice as many as there are kinds. Of 14 MiB each, where all are made to
+/// take memory, they take half a GiB.
+const QUESTIONS_OF_GATEWAY_MAX: usize = 32;
 /// From when a question begins to come until its answer goes out.
 const QUESTION_MAX: Duration = Duration::from_secs(60);
 
@@ -64,20 +67,34 @@ pub(crate) fn router(app: &App) -> Router {
         )),
         None => known,
     };
-    known.layer(middleware::from_fn_with_state(app.limits.clone(), gateways_only))
+    let turns = Turns {
+        limits: app.limits.clone(),
+        of_gateways: Shares::new(QUESTIONS_OF_GATEWAY_MAX),
+    };
+    known.layer(middleware::from_fn_with_state(turns, gateways_only))
+}
+
+/// How often gateways may ask.
+#[derive(Clone)]
+struct Turns {
+    limits: Limits,
+    of_gateways: Shares<GatewayId>,
 }
 
 /// Turns away who has no gateway's certificate before anything that it sends is read, and who asks for more than its due.
-async fn gateways_only(State(limits): State<Limits>, request: Request, next: Next) -> Response {
+async fn gateways_only(State(turns): State<Turns>, request: Request, next: Next) -> Response {
     let Some(gateway) = asker(&request) else {
         return Status::unauthenticated(
             "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
         )
         .into_http();
     };
-    if request.uri().path() == ENTER && !limits.may_register(gateway) {
+    if request.uri().path() == ENTER && !turns.limits.may_register(gateway) {
         return Status::resource_exhausted("registered too often: wait a few seconds").into_http();
     }
+    let Some(_turn) = turns.of_gateways.take(gateway) else {
+        return Status::resource_exhausted("too many questions at once").into_http();
+    };
     next.run(request).await
 }
 

@@ -195,40 +195,72 @@ pub(crate) fn ids_from_wire(reply: proto::ProverIdsReply) -> ProverIds {
     }
 }
 
-fn verdict_to_wire(verdict: &Verdict) -> proto::Verdict {
-    use proto::verdict::Seen as Wire;
-    let (seen, configuration) = match verdict.seen {
-        Seen::Ok(configuration) => (Wire::Ok, configuration),
-        Seen::Late(configuration) => (Wire::Late, configuration),
-        Seen::Silent => (Wire::Silent, Configuration::Current),
+/// A verdict's byte on the wire.
+const SILENT: u8 = 1;
+const OK: u8 = 2;
+const LATE: u8 = 3;
+const ALTERNATE: u8 = 4;
+const IPV6: u8 = 8;
+
+fn seen_to_wire(verdict: &Verdict) -> u8 {
+    let of = |configuration| match configuration {
+        Configuration::Current => 0,
+        Configuration::Alternate => ALTERNATE,
     };
-    proto::Verdict {
-        device: verdict.device.0,
-        enrolled_at_s: verdict.enrolled_at.0,
-        seen: seen.into(),
-        alternate: configuration == Configuration::Alternate,
-        address: address_to_wire(Some(verdict.address)),
+    let seen = match verdict.seen {
+        Seen::Ok(configuration) => OK | of(configuration),
+        Seen::Late(configuration) => LATE | of(configuration),
+        Seen::Silent => SILENT,
+    };
+    match verdict.address {
+        IpAddr::V4(_) => seen,
+        IpAddr::V6(_) => seen | IPV6,
     }
 }
 
-fn verdict_from_wire(verdict: &proto::Verdict) -> Result<Verdict, Malformed> {
-    use proto::verdict::Seen as Wire;
-    let configuration = match verdict.alternate {
-        true => Configuration::Alternate,
-        false => Configuration::Current,
+fn seen_from_wire(byte: u8) -> Result<Seen, Malformed> {
+    let configuration = match byte & ALTERNATE {
+        0 => Configuration::Current,
+        _ => Configuration::Alternate,
     };
-    let seen = match verdict.seen() {
-        Wire::Ok => Seen::Ok(configuration),
-        Wire::Late => Seen::Late(configuration),
-        Wire::Silent => Seen::Silent,
-        Wire::Unspecified => return Err(Malformed("what was seen of a prover")),
+    match byte & !(ALTERNATE | IPV6) {
+        OK => Ok(Seen::Ok(configuration)),
+        LATE => Ok(Seen::Late(configuration)),
+        SILENT => Ok(Seen::Silent),
+        _ => Err(Malformed("what was seen of a prover")),
+    }
+}
+
+fn verdicts_from_wire(request: &proto::AppraiseRequest) -> Result<Vec<Verdict>, Malformed> {
+    let count = request.devices.len();
+    if request.enrolled_at_s.len() != count || request.seen.len() != count {
+        return Err(Malformed("columns of different lengths"));
+    }
+    let mut addresses = request.addresses.as_slice();
+    let mut address = |byte: u8| {
+        let length = if byte & IPV6 == 0 { 4 } else { 16 };
+        let (address, rest) = addresses.split_at_checked(length)?;
+        addresses = rest;
+        address_from_wire(address).ok()?
     };
-    Ok(Verdict {
-        device: DeviceId(verdict.device),
-        enrolled_at: EnrolledAt(verdict.enrolled_at_s),
-        seen,
-        address: address_from_wire(&verdict.address)?.ok_or(Malformed("where a prover was asked"))?,
-    })
+    let columns = request
+        .devices
+        .iter()
+        .zip(&request.enrolled_at_s)
+        .zip(&request.seen);
+    let verdicts = columns.map(|((device, enrolled_at_s), byte)| {
+        Ok(Verdict {
+            device: DeviceId(*device),
+            enrolled_at: EnrolledAt(*enrolled_at_s),
+            seen: seen_from_wire(*byte)?,
+            address: address(*byte).ok_or(Malformed("where a prover was asked"))?,
+        })
+    });
+    let verdicts = verdicts.collect::<Result<_, _>>()?;
+    match addresses.is_empty() {
+        true => Ok(verdicts),
+        false => Err(Malformed("more addresses than provers")),
+    }
 }
 
 /// The round, `age_ns` after its end.
@@ -242,13 +274,23 @@ pub(crate) fn outcome_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::App
         lasted_ms: outcome.lasted_ms,
         age_ns,
         last_verdict_ms: outcome.last_verdict_ms,
-        verdicts: outcome.verdicts.iter().map(verdict_to_wire).collect(),
+        devices: outcome.verdicts.iter().map(|verdict| verdict.device.0).collect(),
+        enrolled_at_s: outcome
+            .verdicts
+            .iter()
+            .map(|verdict| verdict.enrolled_at.0)
+            .collect(),
+        seen: outcome.verdicts.iter().map(seen_to_wire).collect(),
+        addresses: outcome
+            .verdicts
+            .iter()
+            .flat_map(|verdict| address_to_wire(Some(verdict.address)))
+            .collect(),
     }
 }
 
 /// The round, and how long ago it ended; its own clock says nothing here.
 pub(crate) fn outcome_from_wire(request: &proto::AppraiseRequest) -> Result<(RoundOutcome, u64), Malformed> {
-    let verdicts = request.verdicts.iter().map(verdict_from_wire);
     let outcome = RoundOutcome {
         number: RoundNumber(request.number),
         group: group(request.group.clone())?,
@@ -257,7 +299,7 @@ pub(crate) fn outcome_from_wire(request: &proto::AppraiseRequest) -> Result<(Rou
         lasted_ms: request.lasted_ms,
         ended_ns: 0,
         last_verdict_ms: request.last_verdict_ms,
-        verdicts: verdicts.collect::<Result<_, _>>()?,
+        verdicts: verdicts_from_wire(request)?,
     };
     Ok((outcome, request.age_ns))
 }
@@ -301,5 +343,90 @@ pub(crate) fn appraised_from_wire(reply: proto::AppraiseReply) -> Appraised {
             spared: unanswered.spared,
             of: unanswered.of,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    fn round() -> RoundOutcome {
+        let v4 = IpAddr::from([192, 0, 2, 7]);
+        let v6 = IpAddr::from([0x20; 16]);
+        let seen = [
+            Seen::Silent,
+            Seen::Ok(Configuration::Current),
+            Seen::Ok(Configuration::Alternate),
+            Seen::Late(Configuration::Current),
+            Seen::Late(Configuration::Alternate),
+        ];
+        let verdicts = seen.into_iter().flat_map(|seen| [(seen, v4), (seen, v6)]);
+        RoundOutcome {
+            number: RoundNumber(3),
+            group: GroupName::new("doors".to_owned()).unwrap(),
+            period: Period(4),
+            heard: Revision(5),
+            lasted_ms: 6,
+            ended_ns: 0,
+            last_verdict_ms: 7,
+            verdicts: verdicts
+                .zip(1..)
+                .map(|((seen, address), device)| Verdict {
+                    device: DeviceId(device),
+                    enrolled_at: EnrolledAt(device << 40),
+                    seen,
+                    address,
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_round_arrives_as_it_was_sent() {
+        let request = outcome_to_wire(&round(), 9);
+        let (arrived, age_ns) = outcome_from_wire(&request).unwrap();
+        assert_eq!(format!("{arrived:?}"), format!("{:?}", round()));
+        assert_eq!(age_ns, 9);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_malformed() {
+        type Change = fn(&mut proto::AppraiseRequest);
+        let changes: [(&str, Change); 8] = [
+            ("a device more", |request| request.devices.push(1)),
+            ("a device less", |request| request.devices.truncate(1)),
+            ("an enrolment more", |request| request.enrolled_at_s.push(1)),
+            ("a byte more", |request| request.seen.push(OK)),
+            ("an address less", |request| request.addresses.truncate(1)),
+            ("more addresses", |request| request.addresses.push(0)),
+            ("nothing seen", |request| request.seen[0] = 0),
+            ("a bit that is none", |request| request.seen[0] |= 16),
+        ];
+        for (what, change) in changes {
+            let mut request = outcome_to_wire(&round(), 9);
+            change(&mut request);
+            outcome_from_wire(&request).expect_err(what);
+        }
+    }
+
+    /// Whoever has a gateway's certificate gets no more memory than it sends, before anything is known of its registration.
+    #[test]
+    fn a_round_takes_no_more_memory_than_it_is_long() {
+        let mut request = outcome_to_wire(&round(), 9);
+        request.devices = vec![0; 1_000];
+        request.enrolled_at_s = vec![0; 1_000];
+        request.seen = vec![0; 1_000];
+        let sent = request.encode_to_vec();
+        let read = proto::AppraiseRequest::decode(&*sent).unwrap();
+        let held = (read.devices.capacity() + read.enrolled_at_s.capacity()) * 8 + read.seen.capacity();
+        assert!(held <= 2 * sent.len(), "{held} of {}", sent.len());
+        // As what nobody knows any more, which takes nothing.
+        let empty = [0x4a, 0].repeat(1_000);
+        assert_eq!(
+            proto::AppraiseRequest::decode(&*empty).unwrap(),
+            proto::AppraiseRequest::default()
+        );
     }
 }

@@ -468,64 +468,6 @@ pub struct ProversReply {
     pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Verdict {
-    #[prost(fixed64, tag = "1")]
-    pub device: u64,
-    #[prost(uint64, tag = "2")]
-    pub enrolled_at_s: u64,
-    #[prost(enumeration = "verdict::Seen", tag = "3")]
-    pub seen: i32,
-    #[prost(bool, tag = "4")]
-    pub alternate: bool,
-    #[prost(bytes = "vec", tag = "5")]
-    pub address: ::prost::alloc::vec::Vec<u8>,
-}
-/// Nested message and enum types in `Verdict`.
-pub mod verdict {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
-    #[repr(i32)]
-    pub enum Seen {
-        Unspecified = 0,
-        Silent = 1,
-        Ok = 2,
-        Late = 3,
-    }
-    impl Seen {
-        /// String value of the enum field names used in the ProtoBuf definition.
-        ///
-        /// The values are not transformed in any way and thus are considered stable
-        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-        pub fn as_str_name(&self) -> &'static str {
-            match self {
-                Self::Unspecified => "SEEN_UNSPECIFIED",
-                Self::Silent => "SEEN_SILENT",
-                Self::Ok => "SEEN_OK",
-                Self::Late => "SEEN_LATE",
-            }
-        }
-        /// Creates an enum from field names used in the ProtoBuf definition.
-        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-            match value {
-                "SEEN_UNSPECIFIED" => Some(Self::Unspecified),
-                "SEEN_SILENT" => Some(Self::Silent),
-                "SEEN_OK" => Some(Self::Ok),
-                "SEEN_LATE" => Some(Self::Late),
-                _ => None,
-            }
-        }
-    }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AppraiseRequest {
     #[prost(message, optional, tag = "1")]
     pub session: ::core::option::Option<Session>,
@@ -543,8 +485,14 @@ pub struct AppraiseRequest {
     pub age_ns: u64,
     #[prost(uint32, tag = "8")]
     pub last_verdict_ms: u32,
-    #[prost(message, repeated, tag = "9")]
-    pub verdicts: ::prost::alloc::vec::Vec<Verdict>,
+    #[prost(fixed64, repeated, tag = "10")]
+    pub devices: ::prost::alloc::vec::Vec<u64>,
+    #[prost(fixed64, repeated, tag = "11")]
+    pub enrolled_at_s: ::prost::alloc::vec::Vec<u64>,
+    #[prost(bytes = "vec", tag = "12")]
+    pub seen: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "13")]
+    pub addresses: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Quarantined {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use linewarden_controller::attest::PlanWish;
 use linewarden_controller::trust::{Scrutiny, Standing, TrustPolicy};
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram, Entry};
@@ -293,6 +294,37 @@ fn a_gateway_gets_rows_while_it_shows_what_it_should_and_people_see_why_not() {
         !page.contains("linewarden_gateway_trusted{gateway=\"4\"}"),
         "{page}"
     );
+}
+
+/// Who only says that its fence is the newest, over a connection of its own, takes nothing from the process whose it is.
+#[test]
+fn a_fence_that_is_none_ends_nobodys_trust() {
+    let mut plane = Plane::new(GATEWAY);
+    let policy = plane.policy(SELDOM_S, SELDOM_S);
+    let (office, _directory) = in_file(|controller| controller.trusting(GATEWAY, policy));
+    let run = &office.runtime;
+    let older = Gateway::enter(run, office.link(GATEWAY, &[]));
+    let mut gateway = Gateway::enter(run, office.link(GATEWAY, &[]));
+    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
+    for fence in [u64::MAX, gateway.fence + 1, older.fence, 0] {
+        let liar = office.link(GATEWAY, &[]);
+        let wish = PlanWish {
+            begin: None,
+            period_s: 3_600,
+            numbers: false,
+        };
+        for refused in [
+            run.block_on(liar.changes(fence, Revision::ZERO)).map(drop),
+            run.block_on(liar.plan(fence, wish)).map(drop),
+            run.block_on(liar.prover_ids(fence, 0)).map(drop),
+        ] {
+            assert!(
+                matches!(refused, Err(Remote::Replaced(_))),
+                "{fence}: {refused:?}"
+            );
+        }
+        assert!(gateway.gets_rows(), "{fence}");
+    }
 }
 
 #[test]
