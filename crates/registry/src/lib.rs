@@ -113,7 +113,7 @@ pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
 pub use service::{
     ANSWERS_KEPT_S, Act, Actor, Answered, Entry, GatewayEntry, GatewayState, JournalFilter, JournalPage,
-    Kept, Note, Role, SignerEntry, User,
+    Kept, NOTED_AHEAD_MS, Note, Role, SignerEntry, User,
 };
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};

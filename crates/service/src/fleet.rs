@@ -8,7 +8,7 @@ use linewarden_controller::trust::{Memory, Report};
 use linewarden_link::{TellSink, Told};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::verdict::Verdict;
-use linewarden_registry::{GatewayState, Note, Registry, RegistryError, RoundRecord};
+use linewarden_registry::{GatewayState, NOTED_AHEAD_MS, Note, Registry, RegistryError, RoundRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -64,6 +64,19 @@ pub(crate) struct Heard {
     pub(crate) standing: Standing,
 }
 
+/// When something was heard; 0 where that is ahead of now by more than clocks differ: nobody knows when that was.
+pub(crate) fn heard_ms(now_ms: u64, at_ms: u64) -> u64 {
+    match at_ms > now_ms.saturating_add(NOTED_AHEAD_MS) {
+        true => 0,
+        false => at_ms,
+    }
+}
+
+/// How long ago that was.
+pub(crate) fn age_ms(now_ms: u64, at_ms: u64) -> u64 {
+    now_ms.saturating_sub(heard_ms(now_ms, at_ms))
+}
+
 /// What the journal is to hold, and what is to be noted for others.
 enum Task {
     Note(Note),
@@ -112,13 +125,19 @@ impl Fleet {
 
     /// Each gateway as whoever has heard it last has heard it.
     pub(crate) fn all(&self) -> BTreeMap<GatewayId, Heard> {
+        self.all_at(now_ms())
+    }
+
+    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, Heard> {
         let mut all: BTreeMap<GatewayId, Heard> = lock(&self.others)
             .iter()
             .map(|(gateway, heard)| (*gateway, heard.clone()))
             .collect();
         for (gateway, own) in lock(&self.own).iter() {
-            let is_newer = all.get(gateway).is_none_or(|heard| heard.at_ms <= own.heard_ms);
-            if is_newer {
+            let is_elsewhere = all
+                .get(gateway)
+                .is_some_and(|heard| heard_ms(now_ms, heard.at_ms) > heard_ms(now_ms, own.heard_ms));
+            if !is_elsewhere {
                 all.insert(
                     *gateway,
                     Heard {
@@ -140,39 +159,38 @@ impl Fleet {
 
     /// Those of ours that have gone silent are told once.
     pub(crate) fn watch(&self) {
-        let now_ms = now_ms();
+        self.watch_at(now_ms());
+    }
+
+    fn watch_at(&self, now_ms: u64) {
         let others = lock(&self.others);
         for (gateway, own) in lock(&self.own).iter_mut() {
-            let is_silent = now_ms.saturating_sub(own.heard_ms) >= SILENT_MS;
+            let is_silent = age_ms(now_ms, own.heard_ms) >= SILENT_MS;
             if !is_silent || own.is_lost {
                 continue;
             }
-            own.is_lost = true;
-            // It may have gone to another controller, which hears it.
-            if others
+            // It may have gone to another controller, which hears it, and tells when it does so no more.
+            let is_elsewhere = others
                 .get(gateway)
-                .is_none_or(|heard| heard.at_ms <= own.heard_ms)
-            {
-                self.note(
-                    "gateway_lost",
-                    *gateway,
-                    format!("last heard by controller {}", self.name),
-                );
-            }
+                .is_some_and(|heard| heard_ms(now_ms, heard.at_ms) > heard_ms(now_ms, own.heard_ms));
+            let told = || format!("last heard by controller {}", self.name);
+            // Not told, as too much waits already, it is told the next time.
+            own.is_lost = is_elsewhere || self.note("gateway_lost", *gateway, told());
         }
     }
 
-    fn note(&self, kind: &str, gateway: GatewayId, detail: String) {
-        self.note_of(kind, gateway, None, detail);
+    /// Whether there was room for it.
+    fn note(&self, kind: &str, gateway: GatewayId, detail: String) -> bool {
+        self.note_of(kind, gateway, None, detail)
     }
 
-    fn note_of(&self, kind: &str, gateway: GatewayId, device: Option<DeviceId>, detail: String) {
+    fn note_of(&self, kind: &str, gateway: GatewayId, device: Option<DeviceId>, detail: String) -> bool {
         self.leave(Task::Note(Note {
             kind: kind.to_owned(),
             gateway: Some(gateway),
             device,
             detail,
-        }));
+        }))
     }
 
     /// Has it noted for others how a gateway stands.
@@ -188,10 +206,12 @@ impl Fleet {
         }
     }
 
-    fn leave(&self, task: Task) {
-        if self.tasks.try_send(task).is_err() {
+    fn leave(&self, task: Task) -> bool {
+        let is_left = self.tasks.try_send(task).is_ok();
+        if !is_left {
             tracing::warn!("what a gateway said was not noted: the registry does not keep up");
         }
+        is_left
     }
 }
 
@@ -287,7 +307,8 @@ impl TellSink for Sink {
             told_ms: Some(now_ms),
             trust: entry.standing.trust.take(),
         };
-        if now_ms.saturating_sub(entry.noted_ms) < NOTE_EVERY_MS {
+        // The clock may have been ahead when it was.
+        if now_ms.abs_diff(entry.noted_ms) < NOTE_EVERY_MS {
             return;
         }
         self.fleet.tell(gateway, entry, now_ms);
@@ -338,10 +359,13 @@ impl TellSink for Sink {
             self.fleet.tell(gateway, entry, now_ms);
         }
         drop(own);
-        match judged {
-            Some(true) => self.fleet.note("gateway_trusted", gateway, detail),
-            Some(false) => self.fleet.note("gateway_distrusted", gateway, detail),
-            None => {}
+        if let Some(is_trusted) = judged {
+            let kind = if is_trusted {
+                "gateway_trusted"
+            } else {
+                "gateway_distrusted"
+            };
+            self.fleet.note(kind, gateway, detail);
         }
     }
 
@@ -389,7 +413,7 @@ impl FleetTasks {
         while let Some(task) = self.0.recv().await {
             let done = match task {
                 Task::Note(note) => registry.note(&[note], now_ms()).await,
-                Task::State(state) => registry.tell_gateway_state(&state).await,
+                Task::State(state) => registry.tell_gateway_state(&state, now_ms()).await,
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "what a gateway said was not noted");
@@ -502,6 +526,61 @@ mod tests {
             let told = std::iter::from_fn(|| next(&mut tasks)).count();
             assert_eq!(told, notes);
         }
+    }
+
+    /// The clock of a controller was ahead by an hour for a moment, and is right again.
+    #[test]
+    fn what_was_noted_ahead_of_now_was_not_heard() {
+        const NOW_MS: u64 = 1_800_000_000_000;
+        const HOUR_MS: u64 = 3_600_000;
+        for (own_ms, noted_ms, at_ms, notes) in [
+            (NOW_MS - SILENT_MS, NOW_MS + HOUR_MS, NOW_MS - SILENT_MS, 1),
+            (NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, 1),
+            (NOW_MS + HOUR_MS, NOW_MS, NOW_MS, 0),
+            (NOW_MS, NOW_MS + HOUR_MS, NOW_MS, 0),
+            // Clocks differ.
+            (
+                NOW_MS - SILENT_MS,
+                NOW_MS + NOTED_AHEAD_MS,
+                NOW_MS + NOTED_AHEAD_MS,
+                0,
+            ),
+        ] {
+            let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
+            let own = Own {
+                heard_ms: own_ms,
+                ..Own::default()
+            };
+            lock(&fleet.own).insert(GATEWAY, own);
+            let heard = Heard {
+                at_ms: noted_ms,
+                controller: "b".to_owned(),
+                standing: Standing::default(),
+            };
+            lock(&fleet.others).insert(GATEWAY, heard);
+            assert_eq!(fleet.all_at(NOW_MS)[&GATEWAY].at_ms, at_ms, "{own_ms} {noted_ms}");
+            fleet.watch_at(NOW_MS);
+            fleet.watch_at(NOW_MS);
+            let told = std::iter::from_fn(|| next(&mut tasks)).count();
+            assert_eq!(told, notes, "{own_ms} {noted_ms}");
+        }
+        assert_eq!(age_ms(NOW_MS, NOW_MS + HOUR_MS), NOW_MS);
+        assert_eq!(age_ms(NOW_MS, NOW_MS + NOTED_AHEAD_MS), 0);
+    }
+
+    /// A gateway that was lost while the database did not keep up is told as lost once it does.
+    #[test]
+    fn a_loss_that_was_not_noted_is_noted_later() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
+        lock(&fleet.own).insert(GATEWAY, Own::default());
+        while fleet.note("other", GATEWAY, String::new()) {}
+        fleet.watch();
+        while next(&mut tasks).is_some() {}
+        fleet.watch();
+        let told = next(&mut tasks);
+        assert!(matches!(told, Some(Task::Note(note)) if note.kind == "gateway_lost"));
+        fleet.watch();
+        assert!(next(&mut tasks).is_none(), "once");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use linewarden_protocol::ids::GatewayId;
 
 use crate::clock::{now_ms, now_s};
-use crate::fleet::{Heard, SILENT_MS};
+use crate::fleet::{Heard, SILENT_MS, age_ms};
 use crate::nats::NatsCounts;
 use crate::state::App;
 use crate::telemetry::TraceCounts;
@@ -235,7 +235,7 @@ const OF_GATEWAYS: [(&str, &str, Of); 8] = [
 
 fn fleet(page: &mut Page, all: &BTreeMap<GatewayId, Heard>) {
     let now_ms = now_ms();
-    let age_ms = |heard: &Heard| now_ms.saturating_sub(heard.at_ms);
+    let age_ms = |heard: &Heard| age_ms(now_ms, heard.at_ms);
     let is_up = |heard: &Heard| age_ms(heard) < SILENT_MS;
     let labels = |gateway: &GatewayId| format!("{{gateway=\"{}\"}}", gateway.0);
     let name = "linewarden_gateways_left_out";

@@ -2,6 +2,7 @@
 
 use linewarden_controller::trust::{Memory, Report, Standing};
 use linewarden_evidence::{BootCount, Sequence};
+use linewarden_registry::NOTED_AHEAD_MS;
 use serde::{Deserialize, Serialize};
 
 /// Of a reason that is kept, bytes.
@@ -93,9 +94,15 @@ impl Trust {
             evidence: [evidence, of_key.and_then(|before| before.evidence.clone())]
                 .into_iter()
                 .flatten()
+                .filter(|evidence| !is_ahead(evidence, now_ms / 1000))
                 .max_by_key(|evidence| evidence.at_s),
+            // Whoever notes it last, nothing that was seen is forgotten.
+            seen: report
+                .memory
+                .seen
+                .map(|(start, number)| (start.0, number.0))
+                .max(of_key.and_then(|before| before.seen)),
             key,
-            seen: report.memory.seen.map(|(start, number)| (start.0, number.0)),
             was_trusted,
         }
     }
@@ -137,8 +144,15 @@ impl Trust {
 
     fn is_good(&self, now_s: u64) -> bool {
         let evidence = self.evidence.as_ref();
-        evidence.is_some_and(|evidence| now_s.saturating_sub(evidence.at_s) <= self.good_for_s)
+        evidence.is_some_and(|evidence| {
+            !is_ahead(evidence, now_s) && now_s.saturating_sub(evidence.at_s) <= self.good_for_s
+        })
     }
+}
+
+/// It was shown by a clock that was wrong.
+fn is_ahead(evidence: &Evidence, now_s: u64) -> bool {
+    evidence.at_s > now_s.saturating_add(NOTED_AHEAD_MS / 1000)
 }
 
 /// What fits, on one line: a gateway's words are among it.

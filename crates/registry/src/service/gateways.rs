@@ -12,6 +12,8 @@ use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table gateway_book v1";
 const NAME_BYTES_MAX: usize = 255;
+/// A time further ahead of now than that is of a clock that was wrong, ms: nothing that is noted of a gateway is so new.
+pub const NOTED_AHEAD_MS: u64 = 10_000;
 
 /// A gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,21 +203,24 @@ impl Registry {
             .collect())
     }
 
-    /// Notes how a gateway stands, for other controllers and people, unless something newer is noted. It waits for nobody who writes.
+    /// Notes how a gateway stands, for other controllers and people, unless something newer is noted. What is [noted ahead of
+    /// now](NOTED_AHEAD_MS) is no newer. It waits for nobody who writes.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn tell_gateway_state(&self, state: &GatewayState) -> Result<()> {
+    pub async fn tell_gateway_state(&self, state: &GatewayState, now_ms: u64) -> Result<()> {
+        let column = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
         let mut connection = self.writer().acquire().await?;
         sql::query(
             "INSERT INTO gateway_state (gateway_id, at_ms, controller, body) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET at_ms = excluded.at_ms, controller = excluded.controller, body = excluded.body \
-             WHERE excluded.at_ms >= gateway_state.at_ms",
+             WHERE excluded.at_ms >= gateway_state.at_ms OR gateway_state.at_ms > $5",
         )
         .bind(i64::from(state.gateway.0))
-        .bind(i64::try_from(state.at_ms).unwrap_or(i64::MAX))
+        .bind(column(state.at_ms))
         .bind(&state.controller)
         .bind(&state.body)
+        .bind(column(now_ms.saturating_add(NOTED_AHEAD_MS)))
         .execute(&mut connection)
         .await?;
         Ok(())

@@ -7,7 +7,7 @@ mod signers;
 mod users;
 
 pub use answers::{ANSWERS_KEPT_S, Answered, Kept};
-pub use gateways::{GatewayEntry, GatewayState};
+pub use gateways::{GatewayEntry, GatewayState, NOTED_AHEAD_MS};
 pub use journal::{Act, Actor, Entry, JournalFilter, JournalPage, Note};
 pub use signers::SignerEntry;
 pub use users::{Role, User};

@@ -3,8 +3,8 @@
 use crate::support::{fleet_of_40, gateway, in_memory, is_on_postgres, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Act, Actor, Answered, GatewayState, JournalFilter, Kept, Note, Registry, RegistryError, Role,
-    SignerEntry, User,
+    Act, Actor, Answered, GatewayState, JournalFilter, Kept, NOTED_AHEAD_MS, Note, Registry, RegistryError,
+    Role, SignerEntry, User,
 };
 
 const NOW_S: u64 = 1_790_000_000;
@@ -426,10 +426,37 @@ async fn a_retired_gateway_gets_nothing_and_never_comes_back() {
         controller: "a".to_owned(),
         body: "{}".to_owned(),
     };
-    registry.tell_gateway_state(&state).await.unwrap();
+    registry.tell_gateway_state(&state, 7).await.unwrap();
     let later = GatewayState { at_ms: 8, ..state };
-    registry.tell_gateway_state(&later).await.unwrap();
+    registry.tell_gateway_state(&later, 8).await.unwrap();
     assert_eq!(registry.gateway_states().await.unwrap(), [later]);
+}
+
+/// A clock that was ahead for one note keeps no later ones out; one that is a little ahead does, until it is passed.
+#[tokio::test]
+async fn what_is_noted_ahead_of_now_is_noted_over() {
+    const NOW_MS: u64 = NOW_S * 1_000;
+    let registry = in_memory().await;
+    let note = async |at_ms: u64, now_ms: u64| {
+        let state = GatewayState {
+            gateway: GatewayId(1),
+            at_ms,
+            controller: "a".to_owned(),
+            body: "{}".to_owned(),
+        };
+        registry.tell_gateway_state(&state, now_ms).await.unwrap();
+        registry.gateway_state(GatewayId(1)).await.unwrap().unwrap().at_ms
+    };
+    let ahead = NOW_MS + NOTED_AHEAD_MS;
+    assert_eq!(note(ahead + 1, ahead + 1).await, ahead + 1);
+    assert_eq!(note(NOW_MS, NOW_MS).await, NOW_MS);
+    assert_eq!(note(ahead, ahead).await, ahead);
+    assert_eq!(note(NOW_MS, NOW_MS).await, ahead);
+    assert_eq!(note(ahead + 1, ahead + 1).await, ahead + 1);
+    // What waited long is no newer for that.
+    assert_eq!(note(NOW_MS, ahead + 1).await, ahead + 1);
+    assert_eq!(note(u64::MAX, u64::MAX).await, i64::MAX.unsigned_abs());
+    assert_eq!(note(NOW_MS, NOW_MS).await, NOW_MS);
 }
 
 fn signer(id: u8) -> SignerEntry {

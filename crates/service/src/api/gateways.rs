@@ -16,7 +16,7 @@ use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
-use crate::fleet::{Heard, SILENT_MS, Standing};
+use crate::fleet::{Heard, SILENT_MS, Standing, age_ms, heard_ms};
 use crate::state::App;
 use crate::trust::Trust;
 
@@ -184,7 +184,7 @@ impl GatewayEvidence {
 
 impl Gateway {
     fn new(id: GatewayId, entry: Option<GatewayEntry>, heard: Option<Heard>, now_ms: u64) -> Self {
-        let age_ms = heard.as_ref().map(|heard| now_ms.saturating_sub(heard.at_ms));
+        let age_ms = heard.as_ref().map(|heard| age_ms(now_ms, heard.at_ms));
         let retired = entry.as_ref().and_then(|entry| entry.retired.clone());
         let state = match (&retired, age_ms) {
             (Some(_), _) => "retired",
@@ -210,13 +210,16 @@ impl Gateway {
                 .map_or(0, |heard| heard.standing.fence)
                 .max(entry.as_ref().map_or(0, |entry| entry.fence)),
             name: entry.map_or_else(String::new, |entry| entry.name),
-            seen_at_s: heard.as_ref().map(|heard| heard.at_ms / 1000),
+            seen_at_s: heard
+                .as_ref()
+                .map(|heard| heard_ms(now_ms, heard.at_ms) / 1000)
+                .filter(|seen_at_s| *seen_at_s > 0),
             age_s: age_ms.map(|age_ms| age_ms / 1000),
             dataplane: heard.as_ref().map(|heard| heard.standing.dataplane.clone()),
             version: heard.as_ref().map(|heard| heard.standing.version.clone()),
             numbers_age_s: told
                 .and_then(|told| told.told_ms)
-                .map(|told_ms| now_ms.saturating_sub(told_ms) / 1000),
+                .map(|told_ms| now_ms.saturating_sub(heard_ms(now_ms, told_ms)) / 1000),
             authentications_per_s: told.and_then(|told| told.authentications_per_s),
             latency_us: told.and_then(Latency::of),
             devices: told.map(|told| told.devices),
