@@ -18,6 +18,7 @@ use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, Result};
 use crate::limits::Limits;
 use crate::peer::Peer;
+use crate::shares::until_sent;
 use crate::state::App;
 
 /// The cookie of a browser that has logged in.
@@ -57,7 +58,7 @@ enum Way {
 }
 
 impl Principal {
-    /// Whether who came in a while ago might still do so: a stream of events outlives the question that began it.
+    /// Whether who came in a while ago might still do so, with the role of then: a stream of events outlives the question that began it.
     pub(crate) async fn may_stay(&self, registry: &Registry) -> bool {
         let now_s = now_s();
         if self.expires_s.is_some_and(|until_s| until_s <= now_s) {
@@ -75,7 +76,9 @@ impl Principal {
                 .map(|user| user.filter(|user| !user.has_token)),
         };
         // A registry that does not answer has taken nobody's access away.
-        found.map_or(true, |user| user.is_some_and(|user| user.name == self.name))
+        found.map_or(true, |user| {
+            user.is_some_and(|user| user.name == self.name && user.role >= self.role)
+        })
     }
 
     /// The registry in the hands of this one, who does that for this reason.
@@ -205,6 +208,8 @@ pub(crate) async fn authenticate(
     if !app.limits.may_ask(&principal.name) {
         return Err(ApiError::rate_limited(1));
     }
+    let place = app.limits.answer(&principal.name);
+    let place = place.ok_or_else(|| ApiError::rate_limited(1))?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if matches!(principal.way, Way::Cookie(_)) && !is_read && !request.headers().contains_key(OWN_HEADER) {
         return Err(ApiError::forbidden(
@@ -212,7 +217,7 @@ pub(crate) async fn authenticate(
         ));
     }
     request.extensions_mut().insert(principal);
-    Ok(next.run(request).await)
+    Ok(until_sent(next.run(request).await, place))
 }
 
 async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Principal>> {
@@ -316,4 +321,39 @@ pub(crate) fn draw_secret(prefix: &str) -> Result<String> {
         )
     })?;
     Ok(format!("{prefix}{}", hex::encode(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_registry::{MasterKey, User};
+
+    use super::*;
+
+    /// Who was removed and added again by the same name stays only with a role that is no less.
+    #[tokio::test]
+    async fn nobody_stays_with_a_role_of_before() {
+        let registry = Registry::in_memory(&MasterKey::from_bytes([7; 32]))
+            .await
+            .unwrap();
+        let principal = Principal {
+            name: "olga".to_owned(),
+            role: Role::Operator,
+            origin: String::new(),
+            expires_s: None,
+            way: Way::Certificate,
+        };
+        for (role, stays) in [(Role::Operator, true), (Role::Viewer, false), (Role::Admin, true)] {
+            let user = User {
+                name: "olga".to_owned(),
+                role,
+                has_token: false,
+                created_at_s: 0,
+                expires_at_s: None,
+            };
+            registry.add_user(&user, None).await.unwrap();
+            assert_eq!(principal.may_stay(&registry).await, stays, "{role:?}");
+            registry.remove_user("olga").await.unwrap();
+            assert!(!principal.may_stay(&registry).await);
+        }
+    }
 }

@@ -15,7 +15,7 @@ use tonic::Status;
 use crate::clock::Machine;
 use crate::fleet::Sink;
 use crate::limits::Limits;
-use crate::shares::Shares;
+use crate::shares::{Shares, until_sent};
 use crate::state::App;
 use crate::telemetry;
 
@@ -92,10 +92,10 @@ async fn gateways_only(State(turns): State<Turns>, request: Request, next: Next)
     if request.uri().path() == ENTER && !turns.limits.may_register(gateway) {
         return Status::resource_exhausted("registered too often: wait a few seconds").into_http();
     }
-    let Some(_turn) = turns.of_gateways.take(gateway) else {
+    let Some(turn) = turns.of_gateways.take(gateway) else {
         return Status::resource_exhausted("too many questions at once").into_http();
     };
-    next.run(request).await
+    until_sent(next.run(request).await, turn)
 }
 
 async fn within_time(request: Request, next: Next) -> Response {

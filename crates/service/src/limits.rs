@@ -13,6 +13,8 @@ use crate::shares::{Share, Shares};
 
 /// Questions a second of one user, and how many at once.
 const USER_PER_S: u32 = 5_000;
+/// Answers of one user on their way at once, events included: those that nobody reads are kept for a minute, of a third of a MiB each.
+const ANSWERS_OF_USER_MAX: usize = 512;
 /// Attempts to come in a minute from one address.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
 /// Secrets a minute from one address, and how many at once, that the registry is asked about though nobody has come in by them lately:
@@ -36,6 +38,7 @@ pub(crate) struct Limits {
     attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     look_ups: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     registrations: Arc<DefaultKeyedRateLimiter<GatewayId>>,
+    answers: Shares<String>,
     streams: Shares<String>,
     imports: Shares<String>,
     all_imports: Arc<Semaphore>,
@@ -44,6 +47,9 @@ pub(crate) struct Limits {
 
 /// A user's place for one import, until it is dropped.
 pub(crate) type Importing = (Share<String>, OwnedSemaphorePermit);
+
+/// A user's place for one answer, until it is dropped.
+pub(crate) type Answering = Share<String>;
 
 /// A user's place for one stream, until it is dropped.
 pub(crate) type Listening = Share<String>;
@@ -68,6 +74,7 @@ impl Limits {
             registrations: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 REGISTRATIONS_PER_MINUTE,
             )))),
+            answers: Shares::new(ANSWERS_OF_USER_MAX),
             streams: Shares::new(STREAMS_OF_USER_MAX),
             imports: Shares::new(IMPORTS_OF_USER_MAX),
             all_imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
@@ -78,6 +85,11 @@ impl Limits {
     /// Whether a user may ask one more question now.
     pub(crate) fn may_ask(&self, user: &String) -> bool {
         self.users.check_key(user).is_ok()
+    }
+
+    /// A place for one more answer to a user, if there is one.
+    pub(crate) fn answer(&self, user: &str) -> Option<Answering> {
+        self.answers.take(user.to_owned())
     }
 
     /// Whether somebody who was refused may be looked at once more.

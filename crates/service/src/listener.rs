@@ -4,7 +4,7 @@ mod activity;
 mod newcomers;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ use crate::shares::Shares;
 const QUESTION_MAX: Duration = Duration::from_secs(10);
 /// Longest time without a question or an answer on the way.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+/// Longest time in which nothing of an answer is taken that has begun. Events come more often.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
 /// How long somebody who is turned away may take to hear it, and how much more they may say.
 const LINGER: Duration = Duration::from_secs(1);
 const UNREAD_PARTS_MAX: usize = 16;
@@ -46,8 +48,6 @@ const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
 const NAMELESS_MAX: usize = 7_000;
 /// Connections of one gateway: its process may open one for each of its desks at once, and keeps the first; those before may be there yet.
 const CONNECTIONS_PER_GATEWAY_MAX: usize = 16;
-/// Of newcomers from one address.
-const NEWCOMERS_PER_ADDRESS_MAX: usize = 64;
 /// Longest handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 /// Questions at once on one connection.
@@ -92,7 +92,6 @@ struct Listening {
     tls: Option<Tls>,
     router: Router,
     newcomers: Arc<Newcomers>,
-    shares_of_newcomers: Shares<IpAddr>,
     nameless: Arc<Semaphore>,
     shares_of_gateways: Shares<GatewayId>,
     stop: watch::Receiver<bool>,
@@ -111,7 +110,6 @@ pub(crate) async fn serve(
         tls,
         router,
         newcomers: Arc::default(),
-        shares_of_newcomers: Shares::new(NEWCOMERS_PER_ADDRESS_MAX),
         nameless: Arc::new(Semaphore::new(NAMELESS_MAX)),
         shares_of_gateways: Shares::new(CONNECTIONS_PER_GATEWAY_MAX),
         stop: stop.clone(),
@@ -159,7 +157,6 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         tls,
         router,
         newcomers,
-        shares_of_newcomers,
         nameless,
         shares_of_gateways,
         stop,
@@ -171,14 +168,12 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
     };
     // Before the configuration is taken: what is exchanged meanwhile ends it too.
     let mut exchanged = tls.exchanges.subscribe();
-    let share = shares_of_newcomers.take(owner(address.ip()));
-    let share = share.ok_or_else(|| io::Error::other("too many handshakes from this address"))?;
-    let (newcomer, pushed_out) = newcomers.enter();
+    let (newcomer, pushed_out) = newcomers.enter(owner(address.ip()));
     let stream = tokio::select! {
         shaken = tokio::time::timeout(HANDSHAKE_MAX, shake_hands(&tls, stream)) => shaken.map_err(|_| timed_out())??,
         () = pushed_out => return Err(io::Error::other("too many handshakes, and this the oldest").into()),
     };
-    drop((share, newcomer));
+    drop(newcomer);
     let certificate = stream
         .get_ref()
         .1
@@ -245,6 +240,8 @@ struct Patience {
     first: Duration,
     /// Between questions.
     idle: Duration,
+    /// From one part of an answer to the next.
+    unread: Duration,
     /// For answers on their way, when no more is to be asked.
     grace: Duration,
 }
@@ -252,6 +249,7 @@ struct Patience {
 const PATIENCE: Patience = Patience {
     first: QUESTION_MAX,
     idle: IDLE_MAX,
+    unread: UNREAD_MAX,
     grace: GRACE,
 };
 
@@ -331,6 +329,7 @@ fn timed_out() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
     use axum::routing::get;
 
     use super::*;
@@ -338,6 +337,7 @@ mod tests {
     const SHORT: Patience = Patience {
         first: Duration::from_millis(100),
         idle: Duration::from_millis(200),
+        unread: Duration::from_millis(300),
         grace: Duration::from_millis(100),
     };
 
@@ -369,6 +369,44 @@ mod tests {
         let said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let answered = heard(said, Router::new(), std::future::pending()).await;
         assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
+    }
+
+    /// Who asks for much and takes nothing of it, or a byte, is waited for no longer than a while, whatever else is asked meanwhile.
+    #[tokio::test]
+    async fn answers_that_nobody_takes_are_not_kept() {
+        for window in [0, 1] {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (_go_on, stop) = watch::channel(false);
+            let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
+            let router = Router::new()
+                .route("/much", get(|| async { vec![0_u8; 1 << 20] }))
+                .route("/", get(|| async {}));
+            let at_work = http(theirs, peer, router, stop, std::future::pending(), SHORT);
+            let (mut asks, connection) = h2::client::Builder::new()
+                .initial_window_size(window)
+                .handshake::<_, Bytes>(ours)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            let mut ask = move |path: &str| {
+                let request = Request::get(format!("http://a{path}")).body(()).unwrap();
+                asks.send_request(request, true).map(|(answer, _)| answer)
+            };
+            let kept = ask("/much").unwrap();
+            let talk = async {
+                let kept = kept.await.unwrap();
+                while let Ok(answer) = ask("/") {
+                    if answer.await.is_err() {
+                        break;
+                    }
+                }
+                drop(kept);
+            };
+            let both = async { tokio::join!(at_work, talk).0 };
+            let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+            let ended = ended.expect("it is kept for ever");
+            assert!(ended.unwrap_err().to_string().contains("timed out"));
+        }
     }
 
     /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.

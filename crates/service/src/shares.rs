@@ -2,7 +2,13 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
 
 /// Counts them; clones count together.
 pub(crate) struct Shares<Owner> {
@@ -68,6 +74,39 @@ impl<Owner: Eq + Hash> Drop for Share<Owner> {
     }
 }
 
+/// The answer, which has the place until its last part is handed over.
+pub(crate) fn until_sent<Place>(answer: Response, place: Place) -> Response
+where
+    Place: Unpin + Send + 'static,
+{
+    answer.map(|body| Body::new(Placed { body, _place: place }))
+}
+
+struct Placed<Place> {
+    body: Body,
+    _place: Place,
+}
+
+impl<Place: Unpin> HttpBody for Placed<Place> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +123,16 @@ mod tests {
         assert!(shares.take(1).is_some());
         drop(first);
         assert!(shares.counts().is_empty(), "nobody is remembered");
+    }
+
+    #[test]
+    fn an_answer_has_its_place_until_it_is_sent() {
+        let shares = Shares::new(1);
+        let answer = Response::new(Body::from("an answer"));
+        let answer = until_sent(answer, shares.take(1));
+        assert_eq!(answer.body().size_hint().exact(), Some(9));
+        assert!(shares.take(1).is_none());
+        drop(answer);
+        assert!(shares.take(1).is_some());
     }
 }
