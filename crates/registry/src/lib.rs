@@ -112,8 +112,8 @@ pub use query::{Filter, Page, ids_beginning};
 pub use renew::{Enrolment, Renewal, RenewalResult};
 pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
 pub use service::{
-    ANSWERS_KEPT_S, Act, Actor, Answered, Entry, GatewayEntry, GatewayState, JournalFilter, JournalPage,
-    Kept, NOTED_AHEAD_MS, Note, Role, SignerEntry, User,
+    ANSWERS_KEPT_S, Act, Actor, Answered, Entry, Follower, GatewayEntry, GatewayState, JournalFilter,
+    JournalPage, Kept, NOTED_AHEAD_MS, Note, Role, SignerEntry, User,
 };
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, Exported, OnDamage};

@@ -84,7 +84,7 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
     // Whoever asked may be gone by then: what has been begun ends, and its answer is kept for when it asks again.
     let work = async move {
         match tokio::time::timeout(WORK_MAX, next.run(request)).await {
-            Ok(answer) => keep(&app, &principal.name, &key, answer).await,
+            Ok(answer) => keep(&app, &principal.name, &key, &hash, answer).await,
             // It may have come about all the same: for who asks again at once it is under way.
             Err(_) => ApiError::unavailable("no answer within a minute").into_response(),
         }
@@ -99,7 +99,7 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
     })
 }
 
-async fn keep(app: &App, name: &str, key: &str, answer: Response) -> Response {
+async fn keep(app: &App, name: &str, key: &str, request: &[u8; 32], answer: Response) -> Response {
     let (parts, body) = answer.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     let is_kept = is_kept(parts.status) && parts.extensions.get::<Secret>().is_none();
@@ -108,7 +108,7 @@ async fn keep(app: &App, name: &str, key: &str, answer: Response) -> Response {
         body: body.to_vec(),
     });
     // Not kept, it is done once more if it is asked for once more: what was done is in the registry.
-    let kept = app.registry.end_answer(name, key, kept.as_ref());
+    let kept = app.registry.end_answer(name, key, request, kept.as_ref());
     match tokio::time::timeout(KEEP_MAX, kept).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "an answer could not be kept for who asks again"),

@@ -16,7 +16,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, LastRawMessageErrorKind};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
-use linewarden_registry::{Entry, Registry};
+use linewarden_registry::{Entry, Follower, Registry};
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
@@ -255,6 +255,7 @@ pub(crate) struct Publisher {
     registry: Registry,
     newest: watch::Receiver<u64>,
     counts: Arc<NatsCounts>,
+    follower: Follower,
     position: Option<Position>,
 }
 
@@ -310,6 +311,7 @@ impl Publisher {
             registry,
             newest,
             counts: Arc::clone(&counts),
+            follower: Follower::after(0),
             position: None,
         };
         Ok((publisher, counts))
@@ -367,13 +369,21 @@ impl Publisher {
                 found
             }
         };
-        let entries = self
-            .registry
-            .journal_after(position.entry, BATCH_ENTRIES)
-            .await
-            .map_err(|error| error.to_string())?;
-        if entries.is_empty() {
-            return Ok(Step::Done);
+        self.follower.go_to(position.entry);
+        let entries = self.follower.next(&self.registry, BATCH_ENTRIES).await;
+        let mut entries = entries.map_err(|error| error.to_string())?;
+        let is_end = entries.is_empty();
+        // What somebody else has written moves the position no further.
+        entries.retain(|entry| entry.authentic);
+        if is_end {
+            return Ok(match self.follower.read() < position.entry {
+                // An older registry was put back: the stream has to say what it has.
+                true => {
+                    self.position = None;
+                    Step::Second
+                }
+                false => Step::Done,
+            });
         }
         self.publish(position, &entries).await
     }

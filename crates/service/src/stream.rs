@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linewarden_registry::{Entry, Registry};
+use linewarden_registry::{Entry, Follower, Registry};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
@@ -102,7 +102,7 @@ impl Stream {
         })
     }
 
-    /// The number of the journal's newest entry, as it grows; 0 before that is known.
+    /// The number of the journal's newest entry that authenticates, as it grows; 0 before that is known.
     pub(crate) fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
@@ -123,29 +123,26 @@ impl Stream {
 
     /// Sends on what the journal gets, whoever writes it.
     pub(crate) async fn follow(self: Arc<Self>, registry: Registry) {
-        let mut end = None;
+        let mut follower: Option<Follower> = None;
         let mut clock = tokio::time::interval(LOOK_EVERY);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             clock.tick().await;
-            let from = match end {
-                Some(end) => end,
+            let follower = match &mut follower {
+                Some(follower) => follower,
                 None => match registry.journal_end().await {
-                    Ok(newest) => {
-                        self.newest.send_replace(newest);
-                        *end.insert(newest)
-                    }
+                    Ok(end) => follower.insert(Follower::after(end)),
                     Err(_) => continue,
                 },
             };
-            let Ok(entries) = registry.journal_after(from, PAGE_ENTRIES).await else {
+            let Ok(entries) = follower.next(&registry, PAGE_ENTRIES).await else {
                 continue;
             };
-            if let Some(newest) = entries.last() {
-                self.newest.send_replace(newest.number);
-            }
+            self.newest.send_if_modified(|newest| {
+                let before = std::mem::replace(newest, follower.read());
+                before != *newest
+            });
             for entry in &entries {
-                end = Some(entry.number);
                 if !entry.authentic {
                     tracing::error!(
                         number = entry.number,

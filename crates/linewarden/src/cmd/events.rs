@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::Registry;
+use linewarden_registry::{Follower, Registry};
 use linewarden_service::wire::{Happening, History};
 
 use crate::cmd::device::{date, left_out};
@@ -146,14 +146,13 @@ fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
 }
 
 async fn follow_registry(registry: &Registry, args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    let mut seen = match args.after {
+    let mut follower = Follower::after(match args.after {
         Some(after) => after,
         None => registry.journal_end().await?,
-    };
+    });
     while output.is_read() {
-        let entries = registry.journal_after(seen, PAGE).await?;
+        let entries = follower.next(registry, PAGE).await?;
         for entry in &entries {
-            seen = entry.number;
             match Happening::of(entry) {
                 Some(event) => args.tell(&event, output)?,
                 None if !entry.authentic => {

@@ -1,11 +1,13 @@
 //! Answers to what was asked under a key of who asked: asked again, the same is answered again, and done once.
 
-use super::{check, invalid};
+use super::{check, damaged, invalid};
 use crate::error::Result;
+use crate::record_mac::{MAC_BYTES, RowCode};
 use crate::row::seconds_to_column;
 use crate::sql;
 use crate::store::Registry;
 
+const LABEL: &[u8] = b"linewarden registry table api_answer v1";
 /// How long an answer is kept, seconds.
 pub const ANSWERS_KEPT_S: u64 = 86_400;
 const KEY_BYTES_MAX: usize = 64;
@@ -38,11 +40,22 @@ pub enum Answered {
 type AnswerRow = (Vec<u8>, Option<i64>, Option<Vec<u8>>, i64);
 
 impl Registry {
+    /// What authenticates an answer: nobody who only writes into the database has a request answered that was never done.
+    fn answer_code(&self, user: &str, key: &str, request: &[u8], status: i64, body: &[u8]) -> RowCode {
+        self.record_mac()
+            .row(LABEL)
+            .bytes(user.as_bytes())
+            .bytes(key.as_bytes())
+            .bytes(request)
+            .number(status)
+            .bytes(body)
+    }
+
     /// Takes a key for a request, whose SHA-256 is given; `user` is who asks. One that was begun `given_up_s` seconds ago or more
     /// and not answered is begun anew: its controller is gone.
     ///
     /// # Errors
-    /// A key that is none, or a failure of the database.
+    /// A key that is none, an answer that does not authenticate, or a failure of the database.
     pub async fn begin_answer(
         &self,
         user: &str,
@@ -68,9 +81,20 @@ impl Registry {
             if asked != request {
                 return Ok(Answered::Another);
             }
-            if let Some(status) = status.and_then(|status| u16::try_from(status).ok()) {
-                let body = body.unwrap_or_default();
-                return Ok(Answered::Again(Kept { status, body }));
+            if let Some(number) = status {
+                // Its code stands before it.
+                let kept = body.unwrap_or_default();
+                let (code, body) = kept.split_at_checked(MAC_BYTES).unwrap_or_default();
+                let status = u16::try_from(number).ok();
+                let is_own = self.answer_code(user, key, request, number, body).is(code);
+                return match status.filter(|_| is_own) {
+                    Some(status) => Ok(Answered::Again(Kept {
+                        status,
+                        body: body.to_vec(),
+                    })),
+                    // What was asked may have been done, or not: another key has it done.
+                    None => Err(damaged("the answer that is kept under this Idempotency-Key")),
+                };
             }
             let began_s = u64::try_from(at_s).unwrap_or_default();
             if now_s < began_s.saturating_add(given_up_s) {
@@ -95,17 +119,26 @@ impl Registry {
         Ok(Answered::New)
     }
 
-    /// Keeps the answer; without one the key is free again, as nothing was done.
+    /// Keeps the answer to the request; without one the key is free again, as nothing was done.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn end_answer(&self, user: &str, key: &str, answer: Option<&Kept>) -> Result<()> {
+    pub async fn end_answer(
+        &self,
+        user: &str,
+        key: &str,
+        request: &[u8; 32],
+        answer: Option<&Kept>,
+    ) -> Result<()> {
         let mut transaction = self.write_whatever().await?;
         match answer.filter(|answer| answer.body.len() <= BODY_BYTES_MAX) {
             Some(answer) => {
+                let status = i64::from(answer.status);
+                let code = self.answer_code(user, key, request, status, &answer.body);
+                let kept = [code.finish(), answer.body.clone()].concat();
                 sql::query("UPDATE api_answer SET status = $1, body = $2 WHERE user_name = $3 AND key = $4")
-                    .bind(i64::from(answer.status))
-                    .bind(&answer.body)
+                    .bind(status)
+                    .bind(kept)
                     .bind(user)
                     .bind(key)
                     .execute(&mut *transaction)

@@ -20,6 +20,8 @@ use crate::store::Registry;
 const LABEL: &[u8] = b"linewarden registry table journal v1";
 /// Longest kind, name of somebody, and place that they came from, bytes.
 const WORD_BYTES_MAX: usize = 255;
+/// Entries looked at together for one that authenticates.
+const END_PAGE_ENTRIES: u32 = 1_000;
 
 /// Who had something done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,16 @@ pub struct Entry {
     pub refused: bool,
     /// It authenticates, and follows the one before it.
     pub authentic: bool,
+}
+
+/// Reads the journal as it grows. What somebody else has written moves it no further: taken out again, it would have what comes after it
+/// passed over.
+#[derive(Clone, Copy, Debug)]
+pub struct Follower {
+    /// The newest entry that was read, and authenticates.
+    read: u64,
+    /// The newest one that was among what was read, and does not.
+    told: u64,
 }
 
 /// Which entries.
@@ -166,6 +178,61 @@ fn entry(mac: &RecordMac, row: JournalRow) -> Entry {
         reason: row.9.0.map(text),
         refused: row.10.0 != 0,
         authentic,
+    }
+}
+
+impl Follower {
+    /// Goes on behind that number.
+    #[must_use]
+    pub const fn after(number: u64) -> Self {
+        Self {
+            read: number,
+            told: 0,
+        }
+    }
+
+    /// Goes on behind another number.
+    pub const fn go_to(&mut self, number: u64) {
+        self.read = number;
+    }
+
+    /// Behind which number it goes on.
+    #[must_use]
+    pub const fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// The next entries, at most so many, oldest first; none at the end of the journal. Those that do not authenticate are among them
+    /// once. Where the journal ends before what was read, as an older one was put back, it goes on from that end.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    pub async fn next(&mut self, registry: &Registry, limit: u32) -> Result<Vec<Entry>> {
+        let mut at = self.read;
+        loop {
+            let mut page = registry.journal_after(at, limit).await?;
+            let Some(last) = page.last() else { break };
+            at = last.number;
+            page.retain(|entry| entry.authentic || entry.number > self.told);
+            if !page.is_empty() {
+                self.note(&page);
+                return Ok(page);
+            }
+        }
+        if at == self.read {
+            self.read = registry.newest_number().await?.min(self.read);
+        }
+        Ok(Vec::new())
+    }
+
+    fn note(&mut self, page: &[Entry]) {
+        for entry in page {
+            let newest = match entry.authentic {
+                true => &mut self.read,
+                false => &mut self.told,
+            };
+            *newest = entry.number;
+        }
     }
 }
 
@@ -280,11 +347,25 @@ impl Registry {
         Ok(())
     }
 
-    /// The number of the newest entry; 0 before the first.
+    /// The number of the newest entry that authenticates; 0 before the first.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn journal_end(&self) -> Result<u64> {
+        let (mut before, mut limit) = (None, 1);
+        loop {
+            let page = self.journal(&JournalFilter::default(), before, limit).await?;
+            let own = page.entries.iter().find(|entry| entry.authentic);
+            match (own, page.next) {
+                (Some(own), _) => return Ok(own.number),
+                (None, None) => return Ok(0),
+                (None, next) => (before, limit) = (next, END_PAGE_ENTRIES),
+            }
+        }
+    }
+
+    /// The number of the newest entry, whoever has written it.
+    async fn newest_number(&self) -> Result<u64> {
         let newest: Option<(i64,)> = sql::query("SELECT number FROM journal ORDER BY number DESC LIMIT 1")
             .fetch_optional(self.reader())
             .await?;

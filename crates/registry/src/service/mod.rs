@@ -8,7 +8,7 @@ mod users;
 
 pub use answers::{ANSWERS_KEPT_S, Answered, Kept};
 pub use gateways::{GatewayEntry, GatewayState, NOTED_AHEAD_MS};
-pub use journal::{Act, Actor, Entry, JournalFilter, JournalPage, Note};
+pub use journal::{Act, Actor, Entry, Follower, JournalFilter, JournalPage, Note};
 pub use signers::SignerEntry;
 pub use users::{Role, User};
 

@@ -3,8 +3,8 @@
 use crate::support::{fleet_of_40, gateway, in_memory, is_on_postgres, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Act, Actor, Answered, GatewayState, JournalFilter, Kept, NOTED_AHEAD_MS, Note, Registry, RegistryError,
-    Role, SignerEntry, User,
+    Act, Actor, Answered, Entry, Follower, GatewayState, JournalFilter, Kept, NOTED_AHEAD_MS, Note, Registry,
+    RegistryError, Role, SignerEntry, User,
 };
 
 const NOW_S: u64 = 1_790_000_000;
@@ -360,9 +360,12 @@ async fn a_key_is_answered_once_and_the_same_again() {
         status: 201,
         body: b"{}".to_vec(),
     };
-    registry.end_answer("alice", "k", Some(&kept)).await.unwrap();
+    registry
+        .end_answer("alice", "k", &[1; 32], Some(&kept))
+        .await
+        .unwrap();
     assert_eq!(begin("alice", "k", 1, NOW_S + 61).await, Answered::Again(kept));
-    registry.end_answer("bob", "k", None).await.unwrap();
+    registry.end_answer("bob", "k", &[2; 32], None).await.unwrap();
     assert_eq!(
         begin("bob", "k", 3, NOW_S).await,
         Answered::New,
@@ -377,6 +380,92 @@ async fn a_key_is_answered_once_and_the_same_again() {
             .await
             .is_err()
     );
+}
+
+/// Somebody who writes into the database has nothing answered that was not done.
+#[tokio::test]
+async fn an_answer_that_somebody_else_has_written_is_none() {
+    for edit in [
+        "UPDATE api_answer SET status = 200",
+        "UPDATE api_answer SET body = x'7b7d'",
+        "UPDATE api_answer SET body = NULL",
+        "UPDATE api_answer SET body = x'20'",
+        "UPDATE api_answer SET status = 70000",
+        "UPDATE api_answer SET user_name = 'bob'",
+        "UPDATE api_answer SET key = 'l'",
+        "UPDATE api_answer SET request = x'0202020202020202020202020202020202020202020202020202020202020202'",
+    ] {
+        let (_directory, place) = fleet_of_40().await;
+        let registry = open(&place).await.unwrap();
+        let begin =
+            async |user, key, request: u8| registry.begin_answer(user, key, &[request; 32], NOW_S, 60).await;
+        begin("alice", "k", 1).await.unwrap();
+        let kept = Kept {
+            status: 201,
+            body: b"{}".to_vec(),
+        };
+        registry
+            .end_answer("alice", "k", &[1; 32], Some(&kept))
+            .await
+            .unwrap();
+        assert_eq!(begin("alice", "k", 1).await.unwrap(), Answered::Again(kept));
+        sql(&place, edit).await;
+        let (user, key, request) = match edit {
+            _ if edit.contains("user_name") => ("bob", "k", 1),
+            _ if edit.contains("key") => ("alice", "l", 1),
+            _ if edit.contains("request") => ("alice", "k", 2),
+            _ => ("alice", "k", 1),
+        };
+        let refused = begin(user, key, request).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("does not authenticate"),
+            "{edit}: {refused}"
+        );
+    }
+}
+
+/// What somebody else has written, and takes out again, has nothing passed over; nor an older journal that is put back.
+#[tokio::test]
+async fn a_follower_is_led_astray_by_nobody() {
+    let (_directory, place) = fleet_of_40().await;
+    let registry = open(&place).await.unwrap();
+    let revoke = async |id: u64| {
+        let acting = registry.acting(act("revoked", Some(id))).unwrap();
+        acting.revoke(DeviceId(id), "lost", NOW_S).await.unwrap();
+    };
+    revoke(1).await;
+    revoke(2).await;
+    const FORGED: &str = "INSERT INTO journal (number, at_ms, kind, detail, refused, mac) \
+                          SELECT 9223372036854775807, at_ms, kind, detail, refused, mac FROM journal WHERE number = 1";
+    sql(&place, FORGED).await;
+    assert_eq!(registry.journal_end().await.unwrap(), 2);
+    let mut follower = Follower::after(1);
+    let next = async |follower: &mut Follower, limit| -> Vec<(u64, bool)> {
+        let entries = follower.next(&registry, limit).await.unwrap();
+        let of = |entry: &Entry| (entry.number, entry.authentic);
+        entries.iter().map(of).collect()
+    };
+    let forged = (i64::MAX.unsigned_abs(), false);
+    assert_eq!(next(&mut follower, 10).await, [(2, true), forged]);
+    assert_eq!(next(&mut follower, 10).await, [], "once");
+    sql(&place, "DELETE FROM journal WHERE number > 2").await;
+    assert_eq!(next(&mut follower, 10).await, []);
+    revoke(3).await;
+    assert_eq!(next(&mut follower, 10).await, [(3, true)]);
+    assert_eq!(follower.read(), 3);
+    // Pages of nothing but that are read over.
+    sql(&place, "UPDATE journal SET kind = 'other' WHERE number IN (1, 2)").await;
+    let mut other = Follower::after(0);
+    for expected in [(1, false), (2, false), (3, true)] {
+        assert_eq!(next(&mut other, 1).await, [expected]);
+    }
+    let mut again = other;
+    again.go_to(0);
+    assert_eq!(next(&mut again, 1).await, [(3, true)]);
+    // An older journal is put back.
+    sql(&place, "DELETE FROM journal WHERE number > 1").await;
+    assert_eq!(next(&mut follower, 10).await, []);
+    assert_eq!(follower.read(), 1, "it goes on from there");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as Line, KeepAlive};
-use linewarden_registry::JournalFilter;
+use linewarden_registry::{Follower, JournalFilter};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
@@ -154,24 +154,25 @@ impl Listener {
 
     /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
     async fn catch_up(&mut self, seen: &mut Option<u64>) -> bool {
-        while let Some(from) = *seen {
+        let Some(from) = *seen else { return true };
+        let mut follower = Follower::after(from);
+        loop {
             if self.out.is_closed() || !self.may_stay().await {
                 return false;
             }
-            let Ok(entries) = self.app.registry.journal_after(from, PAGE_ENTRIES).await else {
+            let Ok(entries) = follower.next(&self.app.registry, PAGE_ENTRIES).await else {
                 return false;
             };
-            let Some(newest) = entries.last().map(|entry| entry.number) else {
+            *seen = Some(follower.read());
+            if entries.is_empty() {
                 return true;
-            };
+            }
             for entry in entries.iter().filter(|entry| is_told(entry)) {
                 if !self.send(&event_of(entry)).await {
                     return false;
                 }
             }
-            *seen = Some(newest);
         }
-        true
     }
 }
 
