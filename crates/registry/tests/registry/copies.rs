@@ -116,7 +116,10 @@ async fn of_the_service(registry: &Registry) {
         status: 200,
         body: b"done".to_vec(),
     };
-    registry.end_answer("alice", "key", Some(&kept)).await.unwrap();
+    registry
+        .end_answer("alice", "key", &[1; 32], Some(&kept))
+        .await
+        .unwrap();
     let note = Note {
         kind: "gateway_online".to_owned(),
         detail: "as it was".to_owned(),

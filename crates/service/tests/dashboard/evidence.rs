@@ -60,7 +60,7 @@ impl Witnessed {
         let proven = Inventory::read(&shown.inventory).unwrap().prove(&evidence);
         TrustPolicy {
             reference: Reference::of("as delivered", &evidence, Some(&proven.unwrap()), |_| false),
-            key: self.key.clone(),
+            key: self.key,
             every_ns: S,
             answer_ns: 5 * S,
         }

@@ -382,7 +382,7 @@ fn two_controllers_are_as_good_as_one() {
         );
     }
     // Somebody answers again: more rows than they held, and what is revoked from now on.
-    restart(&mut b, |_| ());
+    restart(&mut b);
     for (gateway, _) in &gateways {
         let is_back = |status: &linewarden_gateway::Status| status.link == LinkState::Reachable;
         assert!(gateway.wait_until(LONG, is_back), "{:?}", gateway.status());
@@ -406,25 +406,22 @@ fn two_controllers_are_as_good_as_one() {
     }
 }
 
-/// Starts an office's controller anew where it was, made of something else if that is wanted.
-pub fn restart(office: &mut Office, change: impl FnOnce(&mut ServiceOptions)) {
+/// Starts an office's controller anew where it was.
+fn restart(office: &mut Office) {
     office.stop();
     let policy = Policy {
         lease_rows: LEASE_ROWS,
         mark_block: 4,
     };
-    let mut options = ServiceOptions {
+    let started = office.runtime.block_on(Service::start(ServiceOptions {
         name: "ctl-again".to_owned(),
         listen: office.address,
         metrics: Some(office.metrics),
         tls: office.ca.server(),
         controller: Controller::new(office.registry.clone(), policy),
         registry: office.registry.clone(),
-        signer: None,
         nats: None,
         telemetry: None,
-    };
-    change(&mut options);
-    let started = office.runtime.block_on(Service::start(options));
+    }));
     office.service = Some(started.unwrap());
 }

@@ -1,6 +1,5 @@
 //! What is signed of how devices stand, and whose messages are believed no more: as those read it who have nothing but a key or a list.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
@@ -16,7 +15,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, Spec, make_group, start_gateway};
-use crate::gateways::{enrol, restart};
+use crate::gateways::enrol;
 use crate::office::{Caller, Office};
 use crate::site::LONG;
 
@@ -57,10 +56,9 @@ fn signed(viewer: &Caller<'_>, jwk: &str, device: DeviceId, state: &str) -> Valu
 
 #[test]
 fn how_a_device_stands_is_signed_for_who_has_the_key() {
-    let mut office = Office::new();
     let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
     let jwk = signer.public_jwk();
-    restart(&mut office, |options| options.signer = Some(Arc::new(signer)));
+    let office = Office::new_deciding(|controller| controller.signing(signer));
     let vera = office.caller("vera", Role::Viewer);
     make_group(&office, "sensors", 1);
     let (gateway, address) = start_gateway(&office, GatewayId(3));

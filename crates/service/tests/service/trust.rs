@@ -301,7 +301,7 @@ fn a_gateway_gets_rows_while_it_shows_what_it_should_and_people_see_why_not() {
 fn a_fence_that_is_none_ends_nobodys_trust() {
     let mut plane = Plane::new(GATEWAY);
     let policy = plane.policy(SELDOM_S, SELDOM_S);
-    let (office, _directory) = in_file(|controller| controller.trusting(GATEWAY, policy));
+    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
     let run = &office.runtime;
     let older = Gateway::enter(run, office.link(GATEWAY, &[]));
     let mut gateway = Gateway::enter(run, office.link(GATEWAY, &[]));
