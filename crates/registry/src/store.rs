@@ -353,6 +353,15 @@ impl Registry {
         Ok(transaction)
     }
 
+    /// It answers, and was not moved elsewhere.
+    ///
+    /// # Errors
+    /// That it was, or a failure of the database.
+    pub async fn is_in_place(&self) -> Result<()> {
+        let mut connection = self.reader().acquire().await?;
+        self.refuse_moved(&mut connection).await
+    }
+
     pub(crate) async fn refuse_moved(&self, connection: &mut Connection) -> Result<()> {
         self.refuse_moved_but_to(connection, None).await
     }

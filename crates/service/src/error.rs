@@ -183,6 +183,10 @@ impl From<RegistryError> for ApiError {
                 tracing::warn!(error = message, "the registry cannot be asked");
                 Self::unavailable(message)
             }
+            RegistryError::Moved { .. } => {
+                tracing::error!(error = message, "a question could not be answered");
+                Self::unavailable("the registry was moved, and this controller stands over where it was")
+            }
             // What is in it may say how the database is set up.
             _ => {
                 tracing::error!(error = message, "a question could not be answered");

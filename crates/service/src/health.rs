@@ -31,7 +31,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
     let is_ready = match *last {
         Some((at, is_ready)) if at.elapsed() < READY_FOR => is_ready,
         _ => {
-            let answer = tokio::time::timeout(ANSWER_MAX, app.registry.revision()).await;
+            let answer = tokio::time::timeout(ANSWER_MAX, app.registry.is_in_place()).await;
             match &answer {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "not ready"),

@@ -203,6 +203,8 @@ impl Registry {
         token: &str,
         now_s: u64,
     ) -> Result<Option<User>> {
+        // Whoever comes in reads on: of a registry that was moved they would take what was for what is.
+        self.refuse_moved(connection).await?;
         let row: Option<UserRow> = sql::query(
             "SELECT name, role, token_hash, created_at_s, expires_at_s, mac FROM api_user WHERE token_hash = $1",
         )
@@ -218,11 +220,13 @@ impl Registry {
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
     pub async fn user_of_name(&self, name: &str, now_s: u64) -> Result<Option<User>> {
+        let mut connection = self.reader().acquire().await?;
+        self.refuse_moved(&mut connection).await?;
         let row: Option<UserRow> = sql::query(
             "SELECT name, role, token_hash, created_at_s, expires_at_s, mac FROM api_user WHERE name = $1",
         )
         .bind(name)
-        .fetch_optional(self.reader())
+        .fetch_optional(&mut connection)
         .await?;
         let user = row.map(|row| user(self.record_mac(), row)).transpose()?;
         Ok(user.filter(|user| user.is_valid(now_s)))

@@ -274,6 +274,13 @@ async fn a_move_that_has_ended_is_not_repeated() {
     registry.move_to(&target, |_| ()).await.unwrap();
     std::fs::rename(&file, directory.path().join("away")).unwrap();
 
+    // Who had it open lets nobody in to read what was.
+    let refused = registry.is_in_place().await;
+    assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+    let refused = registry.user_of_token("token of alice", NOW_S).await;
+    assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
+    let refused = registry.user_of_session("cookie", NOW_S).await;
+    assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
     let refused = registry.move_to(&target, |_| ()).await;
     assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
     let refused = Registry::open_to_move(&place, &master_key(), &target).await;
