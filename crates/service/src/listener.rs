@@ -2,6 +2,7 @@
 
 mod activity;
 mod newcomers;
+mod unread;
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -27,6 +28,7 @@ use tower::ServiceExt as _;
 
 use self::activity::Activity;
 use self::newcomers::Newcomers;
+use self::unread::ReadOut;
 use crate::clock::now_s;
 use crate::peer::{Peer, owner};
 use crate::shares::Shares;
@@ -289,7 +291,10 @@ where
     };
     let asks = activity.clone();
     let service = router.map_request(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
+        let mut request = match request.version() {
+            Version::HTTP_2 => request.map(|body| Body::new(ReadOut::new(body))),
+            _ => request.map(Body::new),
+        };
         if let Some(gateway) = peer.gateway {
             request.extensions_mut().insert(PeerGateway(gateway));
         }
@@ -407,6 +412,34 @@ mod tests {
             let ended = ended.expect("it is kept for ever");
             assert!(ended.unwrap_err().to_string().contains("timed out"));
         }
+    }
+
+    /// A refusal is heard though the question's body is on its way still.
+    #[tokio::test]
+    async fn refusals_are_heard_before_the_end_of_the_question() {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (_go_on, stop) = watch::channel(false);
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
+        let at_work = http(theirs, peer, Router::new(), stop, std::future::pending(), SHORT);
+        let (mut asks, connection) = h2::client::handshake(ours).await.unwrap();
+        tokio::spawn(connection);
+        let talk = async {
+            for _ in 0..50 {
+                let request = Request::post("http://a/nowhere").body(()).unwrap();
+                let (answer, mut body) = asks.send_request(request, false).unwrap();
+                let mut answer = answer.await.unwrap();
+                assert_eq!(answer.status(), 404);
+                while let Some(part) = answer.body_mut().data().await {
+                    part.unwrap();
+                }
+                body.send_data(Bytes::from_static(b"{}"), true).unwrap();
+            }
+            drop(asks);
+        };
+        // Nothing is asked any more then, and the connection ends for that.
+        let both = async { tokio::join!(at_work, talk).0 };
+        let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+        drop(ended.expect("all refusals are heard"));
     }
 
     /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.
