@@ -289,8 +289,16 @@ impl TellSink for Sink {
 
     fn told(&self, gateway: GatewayId, told: Told) {
         let now_ms = now_ms();
+        // One that has registered before this controller began, or at another, has said there which it is.
+        let noted = lock(&self.fleet.others)
+            .get(&gateway)
+            .map(|heard| (heard.standing.fence, heard.standing.version.clone()));
         let mut own = lock(&self.fleet.own);
         let entry = own.entry(gateway).or_default();
+        if let Some((fence, version)) = noted.filter(|(fence, _)| *fence > entry.standing.fence) {
+            entry.standing.fence = fence;
+            entry.standing.version = version;
+        }
         entry.heard_ms = now_ms;
         entry.standing = Standing {
             version: std::mem::take(&mut entry.standing.version),
@@ -474,6 +482,28 @@ mod tests {
         assert_eq!(read.devices, DEVICES_MAX);
         let counted = [("other".to_owned(), 3), ("reply_ack".to_owned(), 3)];
         assert_eq!(read.verdicts, counted.into());
+    }
+
+    /// By what was noted, where this controller began after it had registered.
+    #[tokio::test]
+    async fn a_gateway_is_known_by_its_registration_before() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
+        let heard = Heard {
+            at_ms: 1,
+            controller: "a".to_owned(),
+            standing: Standing {
+                fence: 5,
+                version: "0.1.0".to_owned(),
+                ..Standing::default()
+            },
+        };
+        lock(&fleet.others).insert(GATEWAY, heard);
+        sink(&fleet).await.told(GATEWAY, Told::default());
+        let Some(Task::State(state)) = next(&mut tasks) else {
+            panic!("nothing is noted")
+        };
+        let read: Standing = serde_json::from_str(&state.body).unwrap();
+        assert_eq!((read.fence, &*read.version), (5, "0.1.0"));
     }
 
     /// However often a gateway thinks of other names, and whoever has noted them.

@@ -98,6 +98,8 @@ impl Service {
         let name: Arc<str> = options.name.into();
         let stream = Stream::new();
         let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
+        // What gateways have said is not noted over with less. Without that it is read with the first look.
+        let _ = tokio::time::timeout(STATUS_MAX, fleet.read(&options.registry)).await;
         let (publisher, nats) = match options.nats {
             Some(nats) => {
                 let registry = options.registry.clone();
