@@ -308,6 +308,10 @@ impl ControllerConfig {
                 "is where the API listens already; choose another port".to_owned(),
             ));
         }
+        let nats = self.nats.as_ref().and_then(nats_config::mistake);
+        wrong.extend(nats.map(|(field, problem)| (["nats", field], problem)));
+        let telemetry = self.telemetry.as_ref().and_then(telemetry_config::mistake);
+        wrong.extend(telemetry.map(|(field, problem)| (["telemetry", field], problem)));
         if let Some(level) = &self.log.level
             && let Err(problem) = log::filter(level)
         {
@@ -387,7 +391,7 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
 }
 
 /// A certificate that nobody takes any more, or yet.
-fn outlived(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
+pub fn outlived(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
     let path = &file.value.tls.cert;
     let first = first_certificate(&tls::certificates(path).ok()?).ok()?;
     let (from_s, until_s) = validity_s(&first)?;

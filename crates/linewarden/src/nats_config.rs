@@ -31,6 +31,24 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, 
     })
 }
 
+/// What is wrong with the section whatever its files hold.
+pub fn mistake(section: &NatsSection) -> Option<(&'static str, String)> {
+    let tls = section.ca.clone().map(|ca| NatsTls {
+        ca,
+        identity: section.cert.clone().zip(section.key.clone()),
+    });
+    let options = NatsOptions {
+        servers: section.servers.clone(),
+        tls,
+        plaintext: section.plaintext,
+        credentials: None,
+        stream: section.stream.clone(),
+        subject_prefix: section.subject_prefix.clone(),
+    };
+    let error = options.check().err()?;
+    Some((error.field(), error.to_string()))
+}
+
 fn options(section: &NatsSection) -> Result<NatsOptions, Wrong> {
     let credentials = section.credentials_file.as_deref().map(credentials).transpose();
     let options = NatsOptions {

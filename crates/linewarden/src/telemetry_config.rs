@@ -24,6 +24,21 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptio
     })
 }
 
+/// What is wrong with the section whatever its files hold. With a CA only its file tells.
+pub fn mistake(section: &TelemetrySection) -> Option<(&'static str, String)> {
+    if section.ca.is_some() {
+        return None;
+    }
+    let options = TelemetryOptions {
+        otlp: section.otlp.clone(),
+        tls: None,
+        plaintext: section.plaintext,
+        sample: section.sample,
+    };
+    let error = options.check().err()?;
+    Some((error.field(), error.to_string()))
+}
+
 fn options(section: &TelemetrySection) -> Result<TelemetryOptions, (&'static str, Failure)> {
     let tls = section.ca.as_deref().map(whom_to_believe).transpose();
     let options = TelemetryOptions {

@@ -81,6 +81,9 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         domain: None,
     };
     let (name, identity) = (name(config), files.read_server()?);
+    if let Some(problem) = controller_config::outlived(&file) {
+        tracing::error!(%problem, "nobody believes this controller; SIGHUP has it read its certificate again");
+    }
     let (service, registry) = start(&runtime, &file, &name, identity)?;
     tell_start(output, &name, &service)?;
     service_manager::tell(service_manager::READY);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use linewarden_dataplane::Counters;
-use linewarden_gateway::{Gateway, Status};
+use linewarden_gateway::{Gateway, LinkState, Status};
 
 use super::reload::Reloader;
 use super::told::{Told, tell_counters, tell_status};
@@ -45,9 +45,7 @@ impl<'a> Watch<'a> {
                 return Err(Failure::failed(format!("the data plane has ended: {failure}")));
             }
             if status.replaced {
-                return Err(Failure::failed(
-                    "another process has registered as this gateway; give each its own `id`".to_owned(),
-                ));
+                return Err(Failure::failed(replaced(&status.link)));
             }
             self.show_loading(&status);
             if self.is_urgent(&status) || Instant::now() >= next {
@@ -137,5 +135,13 @@ impl<'a> Watch<'a> {
             tracing::warn!(%failure, "cannot print what became of the configuration");
         }
         service_manager::tell(service_manager::READY);
+    }
+}
+
+/// Why a process that was replaced ends: another has its number, or nobody has it any more.
+fn replaced(link: &LinkState) -> String {
+    match link {
+        LinkState::Lost { error } => format!("nothing is served under this number any more: {error}"),
+        _ => "another process has registered as this gateway; give each its own `id`".to_owned(),
     }
 }
