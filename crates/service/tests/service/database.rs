@@ -226,11 +226,9 @@ fn a_database_that_hangs_in_the_middle_of_a_question_keeps_nobody_waiting() {
     let question = office.runtime.spawn(async { question.send().await });
     let probe = reqwest::get(format!("http://{}/readyz", office.metrics));
     let probe = office.runtime.spawn(probe);
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%";
-    for what in ["FROM api_user", "SELECT revision FROM registry"] {
-        let query = format!("{waiting}{what}%'");
-        until("both wait", || server.psql(&query).unwrap().trim() != "0");
-    }
+    // The first thing that either asks.
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT moved_to%FROM registry%'";
+    until("both wait", || server.psql(waiting).unwrap().trim() == "2");
     let paused = server.pause().unwrap();
     let answers = async { (question.await.unwrap().unwrap(), probe.await.unwrap().unwrap()) };
     let (question, probe) = office.runtime.block_on(answers);
