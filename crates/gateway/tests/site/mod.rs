@@ -106,7 +106,8 @@ impl Client {
     /// One handshake; the row it was done with, or `None` without an answer in `patience` of real time.
     pub fn authenticate(&mut self, patience: Duration) -> Option<RowIndex> {
         self.now_ms += 3_600_000;
-        self.nonce = self.nonce.wrapping_add(1);
+        // None is of zeros.
+        self.nonce = self.nonce.wrapping_add(1).max(1);
         self.device.abandon();
         let mut output = self.device.start([self.nonce; 16], self.now_ms).unwrap();
         let local = self.address.to_ipv6_mapped().octets();
