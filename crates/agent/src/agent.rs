@@ -642,7 +642,12 @@ impl Agent {
                 true => tracing::debug!("received a datagram of more than {MESSAGE_BYTES} B"),
                 false => tracing::debug!(what = %Shown(payload), "received"),
             }
-            match self.device.handle(payload, &local, boot_ms()) {
+            let keyring = &self.options.keyring;
+            let is_enrolled = |query: &PufQuery| keyring.is_enrolled(query);
+            match self
+                .device
+                .handle_enrolled(payload, &local, boot_ms(), is_enrolled)
+            {
                 Ok(output) => self.pump(output, sink)?,
                 Err(ignored) => {
                     tracing::debug!(why = %Why(ignored), "dropped it");

@@ -82,6 +82,18 @@ impl Credential {
         }
     }
 
+    /// Whether they have that row, with that challenge.
+    #[must_use]
+    pub fn is_enrolled(&self, query: &PufQuery) -> bool {
+        match self {
+            Self::Pool(helper) => {
+                let row = helper.row(query.idx.0);
+                row.is_some_and(|row| row.challenge == query.challenge)
+            }
+            Self::Key(_) => true,
+        }
+    }
+
     /// Reads the PUF once and rebuilds the key of the row that a CHALLENGE offers.
     ///
     /// # Errors

@@ -63,7 +63,10 @@ impl fmt::Display for Why {
             Ignored::IndexSpent => "the row is spent",
             Ignored::ChallengeInKeyMode => "it offers a row, and this device is in key mode",
             Ignored::Duplicate => "it came before and is being looked at",
-            Ignored::QueueFull => "one is being looked at and one waits",
+            Ignored::UnknownRow => "the helper data have no such row, or another challenge for it",
+            Ignored::ChallengeTag => {
+                "its tag does not verify with the row key that a reading of the PUF gave before"
+            }
             Ignored::OtherResponse => "it is for another RESPONSE",
             Ignored::AckTag => "its tag is wrong",
         })
@@ -113,6 +116,7 @@ enum Refused {
     Spent(SpentRow),
     Gateway(GatewayId),
     OtherMode,
+    UnknownRow(RowIndex),
 }
 
 impl Answers {
@@ -121,11 +125,16 @@ impl Answers {
         let Ok(Message::Challenge(challenge)) = wire::parse(payload) else {
             return None;
         };
+        if ignored == Ignored::ChallengeTag {
+            self.note_rejected();
+            return None;
+        }
         let spent = SpentRow(RowIndex(challenge.idx.get()));
         self.refused = Some(match ignored {
             Ignored::IndexSpent => Refused::Spent(spent),
             Ignored::Gateway => Refused::Gateway(GatewayId(challenge.gateway_id.get())),
             Ignored::ChallengeInKeyMode => Refused::OtherMode,
+            Ignored::UnknownRow => Refused::UnknownRow(spent.0),
             _ => return None,
         });
         (ignored == Ignored::IndexSpent).then_some(spent)
@@ -144,7 +153,7 @@ impl Answers {
     /// Why the handshake ended without a session.
     pub(crate) fn why(&self, failure: Failure, nak: Option<NakSeen>) -> String {
         match failure {
-            Failure::NoChallenge => match (&self.refused, nak, self.rejected) {
+            Failure::NoChallenge | Failure::ChallengesRejected => match (&self.refused, nak, self.rejected) {
                 (Some(Refused::Spent(row)), _, _) => row.to_string(),
                 (Some(Refused::Gateway(gateway)), _, _) => format!(
                     "gateway {} answered, which is not among the `ids` of the configuration",
@@ -153,6 +162,12 @@ impl Answers {
                 (Some(Refused::OtherMode), _, _) => "the gateway answers as to a device in pool mode, and the helper data \
                      here are of key mode; are they those of its last enrolment?"
                     .to_owned(),
+                (Some(Refused::UnknownRow(row)), _, 0) => format!(
+                    "the gateway offers row {}, which the helper data here do not have with that challenge; are they those of \
+                     the last enrolment?",
+                    row.0
+                ),
+                (Some(Refused::UnknownRow(_)), _, 1..) => CHALLENGES_REJECTED.to_owned(),
                 (None, Some(nak), _) => format!("the gateway answered that {}", NakReason(nak.reason)),
                 (None, None, 1..) => CHALLENGES_REJECTED.to_owned(),
                 (None, None, 0) if self.failed_readings > 0 => "the PUF could not be read".to_owned(),
@@ -162,7 +177,6 @@ impl Answers {
                         .to_owned()
                 }
             },
-            Failure::ChallengesRejected => CHALLENGES_REJECTED.to_owned(),
             Failure::NoAck => "the proof was not acknowledged within a minute".to_owned(),
             Failure::LeaseOver => "the acknowledgement came after the lease's end".to_owned(),
             Failure::AddressChanged => {
@@ -226,11 +240,22 @@ mod tests {
             (Ignored::ChallengeInKeyMode, "pool mode"),
             (Ignored::Gateway, "gateway 7 answered"),
             (Ignored::IndexSpent, "offers row 46, which this device has spent"),
+            (Ignored::UnknownRow, "no challenge fitted the PUF"),
         ] {
             let spent = answers.note(challenge.as_bytes(), ignored);
             assert_eq!(spent.is_some(), ignored == Ignored::IndexSpent);
             assert!(why(&answers, nak).contains(told), "{}", why(&answers, nak));
         }
+    }
+
+    #[test]
+    fn a_row_that_the_helper_data_lack_is_named_unless_a_challenge_was_judged() {
+        let mut answers = Answers::default();
+        let _ = answers.note(challenge().as_bytes(), Ignored::UnknownRow);
+        let why = |answers: &Answers| answers.why(Failure::NoChallenge, None);
+        assert!(why(&answers).contains("offers row 46, which the helper data here do not have"));
+        let _ = answers.note(challenge().as_bytes(), Ignored::ChallengeTag);
+        assert!(why(&answers).contains("no challenge fitted the PUF"));
     }
 
     #[test]

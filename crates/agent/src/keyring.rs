@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{replace, sync_parent};
+use linewarden_protocol::device::PufQuery;
 
 use crate::credential::{Credential, CredentialError};
 
@@ -64,6 +65,11 @@ impl Keyring {
     #[must_use]
     pub fn current(&self) -> &Credential {
         &self.current
+    }
+
+    /// Whether the PUF may be read for this row.
+    pub(crate) fn is_enrolled(&self, query: &PufQuery) -> bool {
+        self.current.is_enrolled(query)
     }
 
     pub(crate) fn pending(&self) -> Option<&Credential> {

@@ -17,14 +17,15 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, message_type};
 use zerocopy::IntoBytes as _;
 
-/// The phases, told apart where a session from before or a queued CHALLENGE changes what happens.
+/// The phases, told apart where a session from before or a waiting CHALLENGE changes what happens. In `AwaitReading` one waits
+/// until the gateway's will have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Idle,
     AwaitChallenge,
     AwaitPuf,
     AwaitPufQueued,
-    AwaitPufLastReading,
+    AwaitReading,
     AwaitAck,
     Authenticated,
     RenewalAwaitChallenge,
@@ -37,7 +38,7 @@ const STATES: [State; 10] = [
     State::AwaitChallenge,
     State::AwaitPuf,
     State::AwaitPufQueued,
-    State::AwaitPufLastReading,
+    State::AwaitReading,
     State::AwaitAck,
     State::Authenticated,
     State::RenewalAwaitChallenge,
@@ -160,13 +161,10 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
             };
             let _nothing = feed(&mut device, &next.challenge(&nonce(HANDSHAKE)));
         }
-        State::AwaitPufLastReading => {
-            for reading in 0..4 {
-                let _query = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
-                if reading < 3 {
-                    let _nothing = device.puf_result(Err(PufFailed), NOW_MS);
-                }
-            }
+        State::AwaitReading => {
+            let _query = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
+            let _nothing = device.puf_result(Err(PufFailed), NOW_MS);
+            let _nothing = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
         }
         State::AwaitAck | State::RenewalAwaitAck => {
             response = Some(answer(&mut device, &offer, HANDSHAKE, NOW_MS));
@@ -294,11 +292,11 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
         Phase::Idle
     };
     let stays = phase(state);
-    let awaits_challenge = matches!(state, S::AwaitChallenge | S::RenewalAwaitChallenge);
-    let awaits_puf = matches!(
+    let awaits_challenge = matches!(
         state,
-        S::AwaitPuf | S::AwaitPufQueued | S::AwaitPufLastReading | S::RenewalAwaitPuf
+        S::AwaitChallenge | S::AwaitReading | S::RenewalAwaitChallenge
     );
+    let awaits_puf = matches!(state, S::AwaitPuf | S::AwaitPufQueued | S::RenewalAwaitPuf);
     let awaits_ack = matches!(state, S::AwaitAck | S::RenewalAwaitAck);
     let resting = matches!(state, S::Idle | S::Authenticated);
     match event {
@@ -323,12 +321,15 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
         E::ChallengeSpentRow if has_session(state) && mode == Mode::Pool => {
             (Out::Ignored(Ignored::IndexSpent), stays)
         }
+        E::ChallengeSpentRow if state == S::AwaitReading => (Out::Nothing, stays),
+        E::Challenge | E::ChallengeAgain if state == S::AwaitReading => {
+            (Out::Ignored(Ignored::Duplicate), stays)
+        }
         E::Challenge | E::ChallengeAgain | E::ChallengeSpentRow if awaits_challenge => {
             (Out::Evaluate, Phase::AwaitPuf)
         }
         E::Challenge => (Out::Ignored(Ignored::Duplicate), stays),
         E::ChallengeAgain if state == S::AwaitPufQueued => (Out::Ignored(Ignored::Duplicate), stays),
-        E::ChallengeSpentRow if state == S::AwaitPufQueued => (Out::Ignored(Ignored::QueueFull), stays),
         E::ChallengeAgain | E::ChallengeSpentRow => (Out::Nothing, stays),
 
         E::Ack if awaits_ack => (Out::Authenticated, Phase::Authenticated),
@@ -351,10 +352,8 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
         E::Malformed => (Out::Ignored(Ignored::Malformed(Verdict::DropMagic)), stays),
 
         E::PufRight if awaits_puf => (Out::Response, Phase::AwaitAck),
-        E::PufWrong | E::PufFails if state == S::AwaitPufQueued => (Out::Evaluate, Phase::AwaitPuf),
-        E::PufWrong | E::PufFails if state == S::AwaitPufLastReading => {
-            (Out::Failed(Failure::ChallengesRejected), rests)
-        }
+        // Of the same row in pool mode: one reading judges both. In key mode there may be other helper data.
+        E::PufWrong if awaits_puf && mode == Mode::Key => (Out::Evaluate, Phase::AwaitPuf),
         E::PufWrong | E::PufFails if awaits_puf => (Out::Nothing, Phase::AwaitChallenge),
         E::PufRight | E::PufWrong | E::PufFails => (Out::Nothing, stays),
 
@@ -362,6 +361,9 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
         E::PollEarly | E::PollDue | E::PollGiveUp if state == S::Authenticated => (Out::NeedNonce, stays),
         E::PollLeaseOver if has_session(state) => (Out::Expired, if resting { Phase::Idle } else { stays }),
         E::PollEarly => (Out::Nothing, stays),
+        E::PollDue | E::PollGiveUp | E::PollLeaseOver if state == S::AwaitReading => {
+            (Out::Evaluate, Phase::AwaitPuf)
+        }
         E::PollDue | E::PollGiveUp | E::PollLeaseOver if awaits_challenge => (Out::Request, stays),
         E::PollDue if awaits_ack => (Out::Response, stays),
         E::PollGiveUp | E::PollLeaseOver if awaits_ack => (Out::Failed(Failure::NoAck), rests),
@@ -374,10 +376,8 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
 fn phase(state: State) -> Phase {
     match state {
         State::Idle => Phase::Idle,
-        State::AwaitChallenge | State::RenewalAwaitChallenge => Phase::AwaitChallenge,
-        State::AwaitPuf | State::AwaitPufQueued | State::AwaitPufLastReading | State::RenewalAwaitPuf => {
-            Phase::AwaitPuf
-        }
+        State::AwaitChallenge | State::AwaitReading | State::RenewalAwaitChallenge => Phase::AwaitChallenge,
+        State::AwaitPuf | State::AwaitPufQueued | State::RenewalAwaitPuf => Phase::AwaitPuf,
         State::AwaitAck | State::RenewalAwaitAck => Phase::AwaitAck,
         State::Authenticated => Phase::Authenticated,
     }

@@ -4,7 +4,7 @@
 //! the link are simulated. Processes of gateways are killed, stopped in good order, reloaded, or replaced while the old one
 //! goes on, which may be started again on its memory; hosts are suspended, and the time of day jumps; answers and
 //! questions on the link are lost; messages are lost, repeated, held back, and recorded ones are sent again by an
-//! attacker from his own address. The controller is stopped or killed in the middle of a system call, its host loses power
+//! attacker from his own address. Ahead of each CHALLENGE come forged ones, also when all else is calm. The controller is stopped or killed in the middle of a system call, its host loses power
 //! there, its disk is full or fails.
 //!
 //! What must hold in every run: no row is accepted twice, whoever accepts it; what lies in a data plane's memory are

@@ -83,6 +83,8 @@ pub enum Rule {
 
 pub struct World {
     rng: ChaCha8Rng,
+    /// Of who forges CHALLENGEs.
+    forgers_rng: ChaCha8Rng,
     without: Option<Rule>,
     runtime: Runtime,
     office: Office,
@@ -152,6 +154,7 @@ impl World {
         }
         let mut world = Self {
             rng,
+            forgers_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(32)),
             without,
             office,
             runtime,

@@ -12,9 +12,8 @@ use super::station::{bytes, gateway};
 use super::{Arena, AttackError, Tally};
 use crate::address::Family;
 
-/// CHALLENGEs per nonce: one less than the readings that a device allows for one nonce, so that the good one can still
-/// be looked at.
-const CHALLENGES: u32 = 3;
+/// CHALLENGEs per nonce: many more than the readings of the PUF that a device allows at once.
+const CHALLENGES: u32 = 100;
 /// Handshakes disturbed.
 const ROUNDS: u32 = 8;
 
@@ -79,7 +78,9 @@ fn forged_challenge(
         0 => arena.rng.fill_bytes(&mut forged.tag),
         // The good tag under a changed message.
         1 => forged.gateway_id = U32::new(GatewayId(good.gateway_id.get() ^ 1).0),
-        _ => forged.fresh = [0x55; 8],
+        2 => forged.idx = U32::new(good.idx.get() ^ 1),
+        3 => forged.challenge[0] ^= 1,
+        _ => arena.rng.fill_bytes(&mut forged.fresh),
     }
     Ok(bytes(&forged))
 }

@@ -1,6 +1,6 @@
 //! An honest device whose every message passes through the attacker's hands.
 
-use linewarden_protocol::device::{Device, Ignored, Output};
+use linewarden_protocol::device::{Device, Ignored, Output, READING_INTERVAL_MS, READINGS_AT_ONCE};
 use linewarden_protocol::frame::ip_bytes;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::DeviceId;
@@ -14,12 +14,18 @@ use crate::address::{DeviceAddress, Family};
 use crate::clock::boot_ms;
 use crate::fleet::{DEVICE_PORT, Member, SimulatedDevice};
 
+/// How far the device's clock is put ahead for each handshake, ms: the readings of the PUF that the handshakes before have
+/// used up are there again.
+const READINGS_BACK_MS: u64 = READINGS_AT_ONCE * READING_INTERVAL_MS;
+
 /// A device with its real PUF and role; nothing reaches it or leaves it unless the attack lets it.
 #[derive(Debug)]
 pub struct Puppet {
     device: Device,
     member: Member,
     address: DeviceAddress,
+    /// Its clock less that of the machine.
+    ahead_ms: u64,
 }
 
 impl Puppet {
@@ -35,6 +41,7 @@ impl Puppet {
             device: Device::new(member.config.clone()),
             member,
             address,
+            ahead_ms: 0,
         }
     }
 
@@ -42,6 +49,10 @@ impl Puppet {
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.member.config.device
+    }
+
+    fn now_ms(&self) -> u64 {
+        boot_ms() + self.ahead_ms
     }
 
     pub(super) fn endpoint(&self, port: u16) -> Endpoint {
@@ -55,9 +66,11 @@ impl Puppet {
     /// Begins a handshake anew; the REQUEST that the device would send.
     pub(super) fn start(&mut self, rng: &mut ChaCha20Rng) -> Result<[u8; MESSAGE_BYTES], AttackError> {
         self.device.abandon();
+        self.ahead_ms += READINGS_BACK_MS;
         let mut nonce = [0u8; 16];
         rng.fill_bytes(&mut nonce);
-        match self.device.start(nonce, boot_ms()) {
+        let now_ms = self.now_ms();
+        match self.device.start(nonce, now_ms) {
             Ok(Output::Transmit(request)) => Ok(request),
             _ => Err(AttackError::Control("the device sends no REQUEST")),
         }
@@ -84,13 +97,14 @@ impl Puppet {
     /// Gives the device a message; what it sends because of it, or why it ignored it.
     pub(super) fn receive(&mut self, payload: &[u8]) -> Result<Reaction, Ignored> {
         let local_ip = ip_bytes(self.lap_endpoint().ip);
-        let mut output = self.device.handle(payload, &local_ip, boot_ms())?;
+        let now_ms = self.now_ms();
+        let mut output = self.device.handle(payload, &local_ip, now_ms)?;
         let mut reaction = Reaction::default();
         loop {
             match output {
                 Output::EvaluatePuf(query) => {
                     let key = self.member.row_key(&query);
-                    output = self.device.puf_result(key, boot_ms());
+                    output = self.device.puf_result(key, now_ms);
                     continue;
                 }
                 Output::Transmit(message) => {
@@ -103,7 +117,7 @@ impl Puppet {
                 Output::None => return Ok(reaction),
                 _ => {}
             }
-            output = self.device.poll(boot_ms());
+            output = self.device.poll(now_ms);
         }
     }
 

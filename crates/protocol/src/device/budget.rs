@@ -7,6 +7,32 @@ use super::types::MAX_GATEWAYS;
 /// Least time between two unplanned re-authentications in pool mode, ms (LAP/1 1.5).
 pub const UNPLANNED_INTERVAL_MS: u64 = 600_000;
 
+/// Readings of the PUF at once, when none was begun for a while (LAP/1 1.5).
+pub const READINGS_AT_ONCE: u64 = 4;
+/// After so long one more reading may begin, ms (LAP/1 1.5).
+pub const READING_INTERVAL_MS: u64 = 1_000;
+
+/// Bounds how often the PUF is read for forged CHALLENGEs: a bucket of [`READINGS_AT_ONCE`] that gains one each
+/// [`READING_INTERVAL_MS`], and is full again when a CHALLENGE has verified. An empty bucket ends nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Readings {
+    /// When the bucket is full again.
+    full_at_ms: u64,
+}
+
+impl Readings {
+    /// From when on a reading may begin.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.full_at_ms
+            .saturating_sub((READINGS_AT_ONCE - 1) * READING_INTERVAL_MS)
+    }
+
+    /// Counts a reading that begins now.
+    pub(super) fn spend(&mut self, now_ms: u64) {
+        self.full_at_ms = self.full_at_ms.max(now_ms).saturating_add(READING_INTERVAL_MS);
+    }
+}
+
 /// Bounds how many rows somebody on the path can make a pool-mode device spend.
 ///
 /// A RESPONSE may cost a row, a REQUEST never does, so RESPONSEs are what is counted: the first since start is free,
@@ -65,10 +91,17 @@ pub(super) struct Floors {
 impl Floors {
     /// Whether that gateway may ask for that row.
     pub(super) fn allows(&self, gateway: GatewayId, idx: RowIndex) -> bool {
-        self.marks
-            .iter()
-            .flatten()
-            .all(|(of, floor)| *of != gateway || u64::from(idx.0) >= *floor)
+        self.of(gateway).is_none_or(|floor| u64::from(idx.0) >= floor)
+    }
+
+    /// How far a row lies above the lowest one that its gateway may ask for; `None` of a gateway that is not known.
+    pub(super) fn ahead(&self, gateway: GatewayId, idx: RowIndex) -> Option<u64> {
+        u64::from(idx.0).checked_sub(self.of(gateway)?)
+    }
+
+    fn of(&self, gateway: GatewayId) -> Option<u64> {
+        let mut marks = self.marks.iter().flatten();
+        marks.find(|(of, _)| *of == gateway).map(|(_, floor)| *floor)
     }
 
     /// Notes that the gateway accepted that row. The mark longest unused makes room.

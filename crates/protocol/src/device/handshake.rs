@@ -6,6 +6,7 @@ use crate::ticket::TicketRoot;
 use crate::wire::{self, MESSAGE_BYTES, message_type};
 use zerocopy::IntoBytes as _;
 
+use super::challenges::Challenges;
 use super::types::PufQuery;
 
 /// First interval between two equal messages, ms (LAP/1 1.5).
@@ -18,6 +19,8 @@ pub(super) const RETRANSMIT_MAX_MS: u64 = 5_000;
 pub(super) struct Retransmit {
     /// When the next copy is due, ms.
     pub(super) due_ms: u64,
+    /// When the newest copy was sent, ms.
+    pub(super) sent_ms: u64,
     interval_ms: u64,
     /// Copies sent.
     pub(super) sent: u8,
@@ -28,6 +31,7 @@ impl Retransmit {
     pub(super) fn starting(due_ms: u64) -> Self {
         Self {
             due_ms,
+            sent_ms: due_ms,
             interval_ms: RETRANSMIT_FIRST_MS,
             sent: 0,
         }
@@ -35,6 +39,7 @@ impl Retransmit {
 
     /// Notes that a copy leaves now and doubles the interval.
     pub(super) fn note_sent(&mut self, now_ms: u64) {
+        self.sent_ms = now_ms;
         self.due_ms = now_ms.saturating_add(self.interval_ms);
         self.interval_ms = (self.interval_ms * 2).min(RETRANSMIT_MAX_MS);
         self.sent = self.sent.saturating_add(1);
@@ -42,15 +47,28 @@ impl Retransmit {
 }
 
 /// A REQUEST that awaits its CHALLENGE.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Pending {
     pub(super) nonce: [u8; 16],
     pub(super) retransmit: Retransmit,
-    /// PUF readings begun for this nonce.
-    pub(super) evaluations: u8,
+    pub(super) challenges: Challenges,
 }
 
 impl Pending {
+    /// From when on the PUF may be read for a CHALLENGE that waits, as far as the handshake decides. The first one has not to wait;
+    /// once one was in vain, the gateway's shall have had the time to come.
+    pub(super) fn read_from_ms(&self) -> u64 {
+        match self.challenges.had_failure {
+            true => self.prompt_until_ms(),
+            false => 0,
+        }
+    }
+
+    /// Until when the gateway's CHALLENGE for the newest copy of the REQUEST mostly has come.
+    pub(super) fn prompt_until_ms(&self) -> u64 {
+        self.retransmit.sent_ms.saturating_add(RETRANSMIT_FIRST_MS)
+    }
+
     pub(super) fn echo(&self) -> [u8; 8] {
         let [low, _] = crate::keys::halves(&self.nonce);
         low
@@ -94,7 +112,6 @@ pub(super) enum Step {
     AwaitPuf {
         pending: Pending,
         candidate: wire::Challenge,
-        queued: Option<wire::Challenge>,
     },
     AwaitAck(Answered),
 }

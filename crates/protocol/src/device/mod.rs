@@ -11,13 +11,13 @@
 //!     Authenticated --> AwaitChallenge: start(nonce), renewal due
 //!     AwaitChallenge --> AwaitChallenge: REQUEST again, 8 in all
 //!     AwaitChallenge --> AwaitPuf: CHALLENGE with the nonce's echo
+//!     AwaitChallenge --> AwaitAck: CHALLENGE of a row that was read before verifies, RESPONSE
 //!     AwaitPuf --> AwaitChallenge: reading failed or tag wrong
-//!     AwaitPuf --> AwaitPuf: the same, and a CHALLENGE was queued
-//!     AwaitPuf --> AwaitAck: tag verifies, RESPONSE
+//!     AwaitPuf --> AwaitPuf: the same, another CHALLENGE waits, and a reading is allowed
+//!     AwaitPuf --> AwaitAck: a tag verifies, RESPONSE
 //!     AwaitAck --> AwaitAck: RESPONSE again, for 60 s
 //!     AwaitAck --> Authenticated: ACK verifies
 //!     AwaitChallenge --> Rest: 8 REQUESTs unanswered
-//!     AwaitPuf --> Rest: 4 readings in vain
 //!     AwaitAck --> Rest: 60 s over, relayed, lease over
 //!     state Rest <<choice>>
 //!     Rest --> Idle: no session
@@ -30,15 +30,17 @@
 //!
 //! What a reader of LAP/1 1.5 will ask:
 //! * *A bad message cancels nothing.* Whoever does not know the nonce cannot even cause a PUF reading; whoever
-//!   reads the REQUEST can cause at most [`MAX_EVALUATIONS`] per nonce and delays that handshake, no more.
+//!   reads the REQUEST can cause [`READINGS_AT_ONCE`] and then one each [`READING_INTERVAL_MS`], and ends no handshake.
 //! * *A CHALLENGE is verified with the key that only its row's response gives*, so the PUF is read first and the
-//!   answer given afterwards. While it is read, one more candidate is queued; the gateway sends more anyway.
+//!   answer given afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all, cost
+//!   no reading. Of those that need one, two wait: `challenges.rs`.
 //! * *Asked for the same row again*: yes as long as no ACK verified for it, since the RESPONSE may be lost; never
 //!   after (pool mode, per gateway, in memory).
 //! * *Own address*: behind address translation `seen_ip` is never the own address, so a device there gets no session.
 //!   It cannot tell a translator from somebody who relays its RESPONSE from an address of his own.
 
 mod budget;
+mod challenges;
 mod handshake;
 mod types;
 
@@ -48,21 +50,20 @@ use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
 use crate::ids::{GatewayId, Mode, RowIndex, SessionId};
-use crate::keys::{AuthKey, RowKey, SessionKey};
-use crate::tag::{self, TagVerified};
+use crate::keys::{RowKey, SessionKey};
+use crate::tag;
 use crate::ticket::{Opening, TicketRoot};
 use crate::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message, message_type};
 
-use budget::{Budget, Floors};
+use budget::{Budget, Floors, Readings};
+use challenges::{Challenges, Judgement, Proven};
 use handshake::{Answered, Pending, Retransmit, Step, query};
 
-pub use budget::UNPLANNED_INTERVAL_MS;
+pub use budget::{READING_INTERVAL_MS, READINGS_AT_ONCE, UNPLANNED_INTERVAL_MS};
 pub use types::*;
 
 /// Copies of one REQUEST (LAP/1 1.5).
 pub const MAX_REQUESTS: u8 = 8;
-/// PUF readings for one nonce (LAP/1 1.5).
-pub const MAX_EVALUATIONS: u8 = 4;
 /// How long one RESPONSE is repeated, ms (LAP/1 1.5).
 pub const RESPONSE_LIFETIME_MS: u64 = 60_000;
 /// Rest after a failed handshake, ms; doubles with each further failure.
@@ -80,6 +81,7 @@ pub struct Device {
     step: Step,
     session: Option<Session>,
     budget: Budget,
+    readings: Readings,
     floors: Floors,
     last_nonce: [u8; 16],
     last_nak: Option<NakSeen>,
@@ -96,6 +98,7 @@ impl Device {
             step: Step::Rest { wake_at_ms: None },
             session: None,
             budget: Budget::default(),
+            readings: Readings::default(),
             floors: Floors::default(),
             last_nonce: [0; 16],
             last_nak: None,
@@ -134,7 +137,7 @@ impl Device {
         self.last_nak
     }
 
-    /// CHALLENGEs for which the PUF was read and whose tag then did not verify, since the machine was made.
+    /// Readings of the PUF after which no CHALLENGE verified, since the machine was made.
     #[must_use]
     pub fn rejected_challenges(&self) -> u32 {
         self.rejected_challenges
@@ -160,7 +163,7 @@ impl Device {
         self.step = Step::AwaitChallenge(Pending {
             nonce,
             retransmit: Retransmit::starting(due_ms),
-            evaluations: 0,
+            challenges: Challenges::default(),
         });
         if due_ms > now_ms {
             return Ok(Output::Postponed { until_ms: due_ms });
@@ -182,6 +185,21 @@ impl Device {
     /// # Errors
     /// Why the message changed nothing.
     pub fn handle(&mut self, payload: &[u8], local_ip: &[u8; 16], now_ms: u64) -> Result<Output, Ignored> {
+        self.handle_enrolled(payload, local_ip, now_ms, |_| true)
+    }
+
+    /// As [`handle`](Self::handle), of a device that has its helper data at hand: for a row that `is_enrolled` does not
+    /// know, with that challenge, the PUF is not read.
+    ///
+    /// # Errors
+    /// Why the message changed nothing.
+    pub fn handle_enrolled(
+        &mut self,
+        payload: &[u8],
+        local_ip: &[u8; 16],
+        now_ms: u64,
+        is_enrolled: impl FnOnce(&PufQuery) -> bool,
+    ) -> Result<Output, Ignored> {
         let message = wire::parse(payload).map_err(Ignored::Malformed)?;
         let header = match message {
             Message::Challenge(challenge) => &challenge.header,
@@ -196,7 +214,7 @@ impl Device {
             return Err(Ignored::OtherDevice);
         }
         match message {
-            Message::Challenge(challenge) => self.on_challenge(challenge),
+            Message::Challenge(challenge) => self.on_challenge(challenge, now_ms, is_enrolled),
             Message::Ack(ack) => self.on_ack(ack, local_ip, now_ms),
             Message::Nak(nak) => self.on_nak(nak),
             _ => Err(Ignored::Unserved),
@@ -205,36 +223,28 @@ impl Device {
 
     /// Takes the row key that the reading asked for by the last [`Output::EvaluatePuf`] gave.
     ///
-    /// Returns the RESPONSE, or the next reading, or nothing when the machine goes on waiting for a CHALLENGE.
+    /// Returns the RESPONSE, or the next reading, or nothing when the machine waits for a CHALLENGE or until it may read
+    /// again.
     pub fn puf_result(&mut self, result: Result<RowKey, PufFailed>, now_ms: u64) -> Output {
         let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
         let Step::AwaitPuf {
-            pending,
+            mut pending,
             candidate,
-            queued,
         } = step
         else {
             self.step = step;
             return Output::None;
         };
-        if let Ok(row_key) = result {
-            let auth_key = self.auth_key(&row_key, &candidate);
-            let expected = tag::challenge(&auth_key, &candidate, &pending.nonce);
-            if let Some(verified) = tag::verify(&expected, &candidate.tag) {
-                return self.respond(&row_key, &auth_key, &candidate, &pending, verified, now_ms);
-            }
-            self.rejected_challenges = self.rejected_challenges.saturating_add(1);
+        let is_read = result.is_ok();
+        let proven = pending
+            .challenges
+            .read(&self.config, candidate, result.ok(), &pending.nonce);
+        if let Some(proven) = proven {
+            return self.respond(&proven, &pending, now_ms);
         }
-        if pending.evaluations >= MAX_EVALUATIONS {
-            return self.fail(Failure::ChallengesRejected, &pending.nonce, now_ms);
-        }
-        match queued {
-            Some(next) => self.evaluate(pending, next),
-            None => {
-                self.step = Step::AwaitChallenge(pending);
-                Output::None
-            }
-        }
+        self.rejected_challenges = self.rejected_challenges.saturating_add(u32::from(is_read));
+        self.step = Step::AwaitChallenge(pending);
+        self.read_for_next(now_ms)
     }
 
     /// Does what is due by now, one thing per call.
@@ -255,6 +265,10 @@ impl Device {
     pub fn next_deadline(&self) -> Option<u64> {
         let step_ms = match &self.step {
             Step::Rest { wake_at_ms } => *wake_at_ms,
+            Step::AwaitChallenge(pending) if pending.challenges.is_waiting() => {
+                let reading_ms = self.readings.due_ms().max(pending.read_from_ms());
+                Some(pending.retransmit.due_ms.min(reading_ms))
+            }
             Step::AwaitChallenge(pending) => Some(pending.retransmit.due_ms),
             Step::AwaitPuf { .. } => None,
             Step::AwaitAck(answered) => Some(answered.retransmit.due_ms.min(answered.gives_up_ms())),
@@ -272,10 +286,20 @@ impl Device {
                 *wake_at_ms = None;
                 Output::NeedNonce
             }
+            Step::AwaitChallenge(pending)
+                if pending.challenges.is_waiting()
+                    && self.readings.due_ms().max(pending.read_from_ms()) <= now_ms =>
+            {
+                self.read_for_next(now_ms)
+            }
             Step::AwaitChallenge(pending) if pending.retransmit.due_ms <= now_ms => {
                 if pending.retransmit.sent >= MAX_REQUESTS {
                     let nonce = pending.nonce;
-                    return self.fail(Failure::NoChallenge, &nonce, now_ms);
+                    let failure = match pending.challenges.had_failure || pending.challenges.is_waiting() {
+                        true => Failure::ChallengesRejected,
+                        false => Failure::NoChallenge,
+                    };
+                    return self.fail(failure, &nonce, now_ms);
                 }
                 pending.retransmit.note_sent(now_ms);
                 Output::Transmit(pending.request(self.config.suite, self.config.device))
@@ -292,77 +316,105 @@ impl Device {
         }
     }
 
-    fn on_challenge(&mut self, challenge: &wire::Challenge) -> Result<Output, Ignored> {
-        let pending = match &self.step {
-            Step::AwaitChallenge(pending) if pending.retransmit.sent > 0 => pending,
-            Step::AwaitPuf { pending, .. } => pending,
+    fn on_challenge(
+        &mut self,
+        challenge: &wire::Challenge,
+        now_ms: u64,
+        is_enrolled: impl FnOnce(&PufQuery) -> bool,
+    ) -> Result<Output, Ignored> {
+        let (pending, is_reading) = match &mut self.step {
+            Step::AwaitChallenge(pending) if pending.retransmit.sent > 0 => (pending, false),
+            Step::AwaitPuf { pending, candidate } => {
+                if *candidate == *challenge {
+                    return Err(Ignored::Duplicate);
+                }
+                (pending, true)
+            }
             _ => return Err(Ignored::NotAwaited),
         };
         if challenge.nonce_echo != pending.echo() {
             return Err(Ignored::NonceEcho);
         }
-        let gateway = GatewayId(challenge.gateway_id.get());
+        let (gateway, idx) = (
+            GatewayId(challenge.gateway_id.get()),
+            RowIndex(challenge.idx.get()),
+        );
+        let mode = self.config.mode;
         if !self.config.gateways.allows(gateway) {
             return Err(Ignored::Gateway);
         }
-        match self.config.mode {
-            Mode::Pool if !self.floors.allows(gateway, RowIndex(challenge.idx.get())) => {
-                return Err(Ignored::IndexSpent);
-            }
+        match mode {
+            Mode::Pool if !self.floors.allows(gateway, idx) => return Err(Ignored::IndexSpent),
             Mode::Key if challenge.challenge != [0; 8] => return Err(Ignored::ChallengeInKeyMode),
             _ => {}
         }
-        match &mut self.step {
-            Step::AwaitPuf {
-                candidate, queued, ..
-            } => {
-                if candidate == challenge || queued.as_ref() == Some(challenge) {
-                    return Err(Ignored::Duplicate);
-                }
-                if queued.is_some() {
-                    return Err(Ignored::QueueFull);
-                }
-                *queued = Some(*challenge);
-                Ok(Output::None)
+        match pending.challenges.judge(&self.config, challenge, &pending.nonce) {
+            Judgement::Rejected => return Err(Ignored::ChallengeTag),
+            Judgement::Verified(proven) if is_reading => {
+                pending.challenges.keep_proven(proven);
+                return Ok(Output::None);
             }
-            Step::AwaitChallenge(pending) => {
-                let pending = *pending;
-                Ok(self.evaluate(pending, *challenge))
-            }
-            _ => Err(Ignored::NotAwaited),
+            Judgement::Verified(proven) => return Ok(self.answer(&proven, now_ms)),
+            Judgement::Open => {}
+        }
+        if !is_enrolled(&query(mode, challenge)) {
+            return Err(Ignored::UnknownRow);
+        }
+        let ahead = match mode {
+            Mode::Pool => self.floors.ahead(gateway, idx),
+            Mode::Key => None,
+        };
+        let request = (pending.retransmit.sent, now_ms < pending.prompt_until_ms());
+        if !pending.challenges.wait(challenge, ahead, request, &pending.nonce) {
+            return Err(Ignored::Duplicate);
+        }
+        match is_reading {
+            true => Ok(Output::None),
+            false => Ok(self.read_for_next(now_ms)),
         }
     }
 
-    fn evaluate(&mut self, mut pending: Pending, candidate: wire::Challenge) -> Output {
-        pending.evaluations += 1;
-        self.step = Step::AwaitPuf {
-            pending,
-            candidate,
-            queued: None,
+    /// Reads the PUF for the next CHALLENGE that waits, if one does and a reading is allowed.
+    fn read_for_next(&mut self, now_ms: u64) -> Output {
+        if self.readings.due_ms() > now_ms {
+            return Output::None;
+        }
+        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        let Step::AwaitChallenge(mut pending) = step else {
+            self.step = step;
+            return Output::None;
         };
+        let is_due = pending.read_from_ms() <= now_ms;
+        let next = is_due.then(|| pending.challenges.take_next(&pending.nonce));
+        let Some(candidate) = next.flatten() else {
+            self.step = Step::AwaitChallenge(pending);
+            return Output::None;
+        };
+        self.readings.spend(now_ms);
+        self.step = Step::AwaitPuf { pending, candidate };
         Output::EvaluatePuf(query(self.config.mode, &candidate))
     }
 
-    fn auth_key(&self, row_key: &RowKey, challenge: &wire::Challenge) -> AuthKey {
-        AuthKey::derive(
-            row_key,
-            self.config.suite,
-            self.config.mode,
-            RowIndex(challenge.idx.get()),
-            GatewayId(challenge.gateway_id.get()),
-        )
+    /// Answers a CHALLENGE that needed no reading.
+    fn answer(&mut self, proven: &Proven, now_ms: u64) -> Output {
+        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        match step {
+            Step::AwaitChallenge(pending) => self.respond(proven, &pending, now_ms),
+            step => {
+                self.step = step;
+                Output::None
+            }
+        }
     }
 
     /// Answers a CHALLENGE that verified.
-    fn respond(
-        &mut self,
-        row_key: &RowKey,
-        auth_key: &AuthKey,
-        challenge: &wire::Challenge,
-        pending: &Pending,
-        _verified: TagVerified,
-        now_ms: u64,
-    ) -> Output {
+    fn respond(&mut self, proven: &Proven, pending: &Pending, now_ms: u64) -> Output {
+        let Proven {
+            challenge,
+            row_key,
+            auth_key,
+            ..
+        } = proven;
         let config = &self.config;
         let flags = if config.bound_mac.is_some() { FLAG_BOUND } else { 0 };
         let mut message = wire::Response {
@@ -385,6 +437,7 @@ impl Device {
             response_tag: message.tag,
         };
         self.budget.spend(now_ms);
+        self.readings = Readings::default();
         self.step = Step::AwaitAck(Answered {
             response,
             tag: message.tag,

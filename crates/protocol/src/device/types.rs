@@ -120,9 +120,10 @@ pub struct PufFailed;
 /// Why a handshake ended without a session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// No acceptable CHALLENGE after all REQUESTs.
+    /// No CHALLENGE for this device after all REQUESTs.
     NoChallenge,
-    /// All PUF readings that one nonce allows are spent on CHALLENGEs that did not verify, or failed.
+    /// No CHALLENGE verified after all REQUESTs, though some came: forged ones, or helper data and PUF are not those of the
+    /// enrolment, or the PUF could not be read.
     ChallengesRejected,
     /// No ACK for 60 s after the RESPONSE.
     NoAck,
@@ -153,10 +154,12 @@ pub enum Ignored {
     IndexSpent,
     /// A challenge that is not zero, in key mode.
     ChallengeInKeyMode,
-    /// The same CHALLENGE is already being looked at.
+    /// The same CHALLENGE, or another one of its row, is being looked at or waits.
     Duplicate,
-    /// One CHALLENGE is being looked at and one waits.
-    QueueFull,
+    /// A CHALLENGE for a row that this device's helper data do not have.
+    UnknownRow,
+    /// The CHALLENGE's tag does not verify with the row key that an earlier reading gave.
+    ChallengeTag,
     /// The ACK is for another RESPONSE.
     OtherResponse,
     /// The ACK's tag does not verify.

@@ -1,12 +1,15 @@
-//! Somebody who sends proofs and questions that are not his.
+//! Somebody who sends proofs, questions and CHALLENGEs that are not his.
 
 use linewarden_protocol::attest::Round;
-use linewarden_protocol::wire::{self, ATTEST_PORT, Message, PROOF_BYTES};
+use linewarden_protocol::wire::{self, ATTEST_PORT, Message, PROOF_BYTES, message_type};
 use rand::RngExt as _;
 use zerocopy::IntoBytes as _;
 
 use super::World;
 use super::network::Packet;
+
+/// Altered copies of each CHALLENGE, each by other bits of its tag.
+const FORGED_CHALLENGES: std::ops::RangeInclusive<u8> = 1..=6;
 
 impl World {
     /// Something forged or recorded comes to a gateway or to a device.
@@ -14,6 +17,27 @@ impl World {
         match self.rng.random_ratio(3, 4) {
             true => self.forge_proof(),
             false => self.forge_question(),
+        }
+    }
+
+    /// Ahead of a CHALLENGE come altered copies of it, more than a device may read its PUF for. The device answers none of them,
+    /// and must still answer the right one.
+    pub(super) fn forge_challenges(&mut self, station: usize, challenge: &[u8; 64]) {
+        if challenge[3] != message_type::CHALLENGE {
+            return;
+        }
+        for forged in FORGED_CHALLENGES {
+            let mut payload = *challenge;
+            let at = self.forgers_rng.random_range(48..64);
+            payload[at] ^= forged;
+            self.tally.forged_challenges += 1;
+            let sent = self.stations[station].handle(&payload, self.now_ms);
+            if sent.iter().any(|sent| sent[3] == message_type::RESPONSE) {
+                let device = self.stations[station].id;
+                let problem = format!("device {device} answered a forged CHALLENGE");
+                self.ledger.problem.get_or_insert(problem);
+            }
+            self.transmit(station, sent);
         }
     }
 

@@ -139,6 +139,7 @@ impl World {
                     payload,
                 } => self.question(station, &payload),
                 Packet::ToStation { station, payload, .. } => {
+                    self.forge_challenges(station, &payload);
                     let sent = self.stations[station].handle(&payload, self.now_ms);
                     self.transmit(station, sent);
                 }

@@ -41,6 +41,7 @@ tally! {
     given_back,
     at_mark,
     replays,
+    forged_challenges,
     link_failures,
     /// The registry could not do what was asked.
     failed_answers,
