@@ -33,4 +33,9 @@ def test_messages(case):
     key = ticket.root(bytes.fromhex(VECTORS["row_key"]), expected[24:40], device, idx, gateway)
     assert key.hex() == VECTORS["root"]
     body, nonce = bytes.fromhex(case["body"]), expected[64:88]
-    assert ticket.message(key, expected[:64], nonce, body) == expected
+    if direction == 2:
+        made = ticket.answer(key, expected[:64], nonce, body)
+    else:
+        session_key = bytes.fromhex(VECTORS["session_key"])
+        made = ticket.question(key, expected[:64], nonce, body, session_key, VECTORS["serial"])
+    assert made == expected

@@ -77,9 +77,14 @@ def root(row_key: bytes, response_tag: bytes, device: bytes, idx: int, gateway: 
     return lap1.hkdf_sha256(row_key, response_tag, info, 32)
 
 
-def message(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
+def answer(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
     assert len(head) == HEAD_BYTES
     return head + aead_nonce + seal(key, aead_nonce, LABEL + head, body)
+
+
+def question(key: bytes, head: bytes, aead_nonce: bytes, body: bytes, session_key: bytes, serial: int) -> bytes:
+    before = answer(key, head, aead_nonce, body) + struct.pack(">Q", serial)
+    return before + lap1.siphash128(session_key, lap1.label(3) + before + bytes(-len(before) % 8))
 
 
 # ---- 1.7.5 ----

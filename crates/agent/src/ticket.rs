@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
 use linewarden_protocol::ticket::{
-    self, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State, Taken,
+    self, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State, Taken,
 };
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
@@ -57,6 +57,8 @@ pub(crate) struct TicketLine {
     /// Whether answers have come that way, or the other.
     known: bool,
     asked: Option<Asked>,
+    /// Of the last question.
+    serial: u64,
 }
 
 impl TicketLine {
@@ -67,6 +69,7 @@ impl TicketLine {
             sealed: false,
             known: false,
             asked: None,
+            serial: 0,
         }
     }
 
@@ -109,8 +112,13 @@ impl TicketLine {
             number,
             nonce,
         };
+        self.serial += 1;
+        let carriage = Carriage {
+            key: session.key(),
+            serial: self.serial,
+        };
         let mut out = vec![0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal(session.ticket(), &head, aead_nonce, body, &mut out)
+        let length = ticket::seal_question(session.ticket(), &head, &carriage, aead_nonce, body, &mut out)
             .map_err(|error| error.to_string())?;
         out.truncate(length);
         self.asked = Some(Asked {

@@ -72,7 +72,7 @@ impl Controller {
             Err(error) => return refused(error),
         };
         let mut out = [0u8; MESSAGE_BYTES_MAX];
-        let length = ticket::seal(&root, &head.answer(), carrier.aead_nonce, &body, &mut out);
+        let length = ticket::seal_answer(&root, &head, carrier.aead_nonce, &body, &mut out);
         // Answers are short.
         Ok(length
             .ok()

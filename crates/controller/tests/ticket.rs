@@ -8,11 +8,11 @@
 
 use linewarden_controller::{Carrier, Controller, Policy};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
-use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::keys::{RowKey, SessionKey};
 use linewarden_protocol::pair::Role;
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Paired, Room,
-    Sealed, State, TicketRoot,
+    self, BODY_BYTES_MAX, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome,
+    Paired, Room, Sealed, State, TicketRoot,
 };
 use linewarden_registry::{Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry};
 
@@ -105,7 +105,11 @@ impl Device {
             ..self.head
         };
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal(&self.root, &head, [number as u8; 24], body, &mut out).unwrap();
+        // The controller does not know the session's key: the gateway has looked at that.
+        let key = SessionKey::from_bytes([6; 16]);
+        let carriage = Carriage { key: &key, serial: 1 };
+        let nonce = [number as u8; 24];
+        let length = ticket::seal_question(&self.root, &head, &carriage, nonce, body, &mut out).unwrap();
         out[..length].to_vec()
     }
 
@@ -160,15 +164,15 @@ async fn a_pool_grows_by_tickets_each_of_which_counts_once() {
         number: 0,
     };
     assert_eq!(state, wanted);
-    let message = device.sealed(Kind::Rows, 1, &rows(8, 44));
+    let message = device.sealed(Kind::Rows, 1, &rows(8, 43));
     for outcome in [Outcome::Done, Outcome::OldNumber, Outcome::OldNumber] {
         let state = device.opened(&asked(&controller, &message).await.unwrap());
         assert_eq!(
             (state.outcome, state.rows_end, state.number),
-            (outcome, RowIndex(52), 1)
+            (outcome, RowIndex(51), 1)
         );
     }
-    let misplaced = device.sealed(Kind::Rows, 2, &rows(51, 1));
+    let misplaced = device.sealed(Kind::Rows, 2, &rows(50, 1));
     let state = device.opened(&asked(&controller, &misplaced).await.unwrap());
     assert_eq!((state.outcome, state.number), (Outcome::Misplaced, 1));
 }

@@ -57,7 +57,7 @@ pub use self::provers::ProverSet;
 pub use self::stamp::{STAMP_LIFE_NS, Stamp, StampCounts};
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
-pub use self::store::{Geometry, LineStatus, Row, SessionView, Store, StoreError};
+pub use self::store::{Geometry, KeyedSession, LineStatus, Row, SessionView, Store, StoreError};
 
 /// What a backend that cannot do everything can; a configuration that asks for more is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +215,8 @@ pub trait DataPlane: Send {
     }
     /// What the device's session is bound to; `None` without one, and while it changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
+    /// The sessions of several devices with their keys, in their order; `None` as of [`DataPlane::session`].
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
     /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     ///
     /// # Errors
@@ -420,6 +422,10 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.store().session(device)
+    }
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
+        let session = |device: &DeviceId| self.store().keyed_session(*device);
+        devices.iter().map(session).collect()
     }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         StoreBacked::measure(self)

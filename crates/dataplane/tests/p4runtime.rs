@@ -20,6 +20,7 @@ use linewarden_dataplane::{DataPlaneError, StoreError};
 use linewarden_protocol::attest::RequestKey;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::AttestRequest;
 use zerocopy::IntoBytes as _;
@@ -219,6 +220,40 @@ fn knock(world: &mut World, from: Endpoint, device: Dev) {
         assert!(Instant::now() < deadline, "the switch hands on no message");
         std::thread::yield_now();
     }
+}
+
+/// Tickets are proven by it (LAP/1 1.7.2).
+#[test]
+fn the_key_of_a_session_is_told_as_long_as_the_device_has_it() {
+    let mut world = World::with_switch(Shape::SLOW);
+    let devices = [B.id(), A.id(), DeviceId(77)];
+    world.pool(A, 7, 3);
+    world.pool(B, 0, 3);
+    assert!(
+        world
+            .keyed_sessions(&devices)
+            .concat()
+            .iter()
+            .all(Option::is_none)
+    );
+    world.open_bound(A, false);
+    let key = world.held(A).key;
+    let told = world.keyed_sessions(&devices);
+    assert!(told.len() > 1, "of the switch, too");
+    for of_plane in told {
+        let [None, Some(held), None] = &of_plane[..] else {
+            panic!("{of_plane:?}");
+        };
+        assert_eq!((&held.key, held.view.port), (&key, A.end(false).port));
+    }
+    world.revoke(A);
+    assert!(
+        world
+            .keyed_sessions(&devices)
+            .concat()
+            .iter()
+            .all(Option::is_none)
+    );
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! A ticket comes to an address of the gateway's, at the desk's port: inside DATA where the gate is sealed, plainly where
 //! it is not. The gateway can neither read nor make one. What it can do is spare the controller: a ticket is handed on
-//! only if this data plane holds the very session that it names, at the address that it came from. Nothing else is
-//! answered, and an answer goes only to who has proved to be the device.
+//! only if this data plane holds the very session that it names, at the address that it came from, and if it was made with
+//! that session's key. Nothing else is answered or counted against any device or address, and an answer goes only to who
+//! has proved to be the device.
 //!
-//! One at a time: what waits, waits in the sockets' buffers, and what finds no room there is lost, as its device repeats
-//! it.
+//! The sessions of many tickets are one question to the control thread, and the desk rests after each, so that a flood
+//! takes a share of that thread and no more. What waits, waits in the sockets' buffers, and what finds no room there is
+//! lost, as its device repeats it.
 
 mod limits;
 
@@ -15,24 +17,28 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::Carrier;
-use linewarden_dataplane::SessionView;
-use linewarden_protocol::ids::GatewayId;
+use linewarden_dataplane::{KeyedSession, SessionView};
+use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
-use self::limits::Limits;
+use self::limits::{Admission, Limits};
 use crate::feeder::ControllerLink;
 use crate::gateway::{GatewayError, PlaneHandle};
 use crate::tasks;
 use crate::time::Clock;
 
-/// Datagrams of one socket before the others have their turn.
-const BATCH: usize = 32;
+/// Datagrams of one socket before the others have their turn: those whose sessions are one question.
+const BATCH: usize = 64;
+/// After a question to the control thread the desk rests for so many times as long as the question took.
+const REST: u32 = 3;
+/// It rests no longer than this, whatever kept the control thread.
+const REST_MAX: Duration = Duration::from_millis(50);
 
 /// Why there is no desk.
 #[derive(Debug, thiserror::Error)]
@@ -91,9 +97,9 @@ pub struct Desk {
 pub struct Counts {
     /// Answered.
     pub answered: u64,
-    /// No ticket, or of no session that is here.
+    /// No ticket, or not made with the key of a session that is here.
     pub strange: u64,
-    /// Above a limit.
+    /// Of a session that is here, but above a limit, or older than one that came before.
     pub limited: u64,
     /// Handed on, and met with silence.
     pub silent: u64,
@@ -187,6 +193,13 @@ struct Clerk {
     counts: Counts,
 }
 
+/// A datagram of a ticket's form, and where it came from.
+struct Taken {
+    message: Vec<u8>,
+    from: SocketAddr,
+    device: DeviceId,
+}
+
 impl Clerk {
     fn run(mut self, runtime: &tokio::runtime::Runtime) -> Counts {
         let sockets = std::mem::take(&mut self.sockets);
@@ -199,73 +212,105 @@ impl Clerk {
             );
             // Interrupted or failed: everything is looked at anyway.
             let _ = poll(&mut polled, None);
-            if polled.first().is_some_and(|stop| !stop.revents().is_empty()) {
-                return self.counts;
-            }
             for socket in &sockets {
-                if self.serve(socket, runtime).is_err() {
-                    // The control thread is gone, and with it the gateway.
+                if self.is_stopped(Duration::ZERO) || self.serve(socket, runtime).is_err() {
+                    // By itself, or the control thread is gone, and with it the gateway.
                     return self.counts;
                 }
             }
         }
     }
 
+    /// Whether the desk is to be closed, as soon as that is known and after so long at the latest.
+    fn is_stopped(&self, within: Duration) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(within.subsec_nanos()),
+        };
+        let _ = poll(&mut polled, Some(&timeout));
+        !polled[0].revents().is_empty()
+    }
+
     fn serve(&mut self, socket: &UdpSocket, runtime: &tokio::runtime::Runtime) -> Result<(), GatewayError> {
+        let taken = self.take(socket);
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let devices: Vec<DeviceId> = taken.iter().map(|taken| taken.device).collect();
+        let asked = Instant::now();
+        let sessions = self
+            .plane
+            .with_plane(move |plane| plane.keyed_sessions(&devices))?;
+        let rest = asked.elapsed().saturating_mul(REST).min(REST_MAX);
+        for (taken, session) in taken.iter().zip(sessions) {
+            let answer = match self.admit(taken, session.as_ref()) {
+                Admission::HandOn => self.hand_on(taken, runtime),
+                Admission::Answered(answer) => Some(answer),
+                Admission::Refused => None,
+            };
+            let Some(answer) = answer else {
+                continue;
+            };
+            // One that is lost is asked for again.
+            match socket.send_to(&answer, taken.from) {
+                Ok(_) => self.counts.answered += 1,
+                Err(error) => tracing::debug!(%error, from = %taken.from, "an answer could not be sent"),
+            }
+        }
+        self.is_stopped(rest);
+        Ok(())
+    }
+
+    /// What has come and has a ticket's form.
+    fn take(&mut self, socket: &UdpSocket) -> Vec<Taken> {
         // One byte more than any ticket has, so that a longer one is not mistaken for one of the right length.
         let mut buffer = [0u8; MESSAGE_BYTES_MAX + 1];
+        let mut all = Vec::new();
         for _ in 0..BATCH {
             let (length, from) = match socket.recv_from(&mut buffer) {
                 Ok(received) => received,
                 // An ICMP error, which anybody may have sent.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
-                Err(_) => return Ok(()),
+                Err(_) => break,
             };
             let message = buffer.get(..length).unwrap_or_default();
-            if !self.is_of_a_session(message, from)? {
-                continue;
-            }
-            let Some(answer) = self.hand_on(message, runtime) else {
-                continue;
-            };
-            // One that is lost is asked for again.
-            match socket.send_to(&answer, from) {
-                Ok(_) => self.counts.answered += 1,
-                Err(error) => tracing::debug!(%error, %from, "an answer could not be sent"),
+            let head = Sealed::parse(message).ok().map(|sealed| *sealed.head());
+            let is_ours = |head: &Head| head.opening.gateway == self.gateway;
+            match head.filter(is_ours) {
+                Some(head) => all.push(Taken {
+                    message: message.to_vec(),
+                    from,
+                    device: head.opening.device,
+                }),
+                None => self.counts.strange += 1,
             }
         }
-        Ok(())
+        all
     }
 
-    /// Whether this gateway holds the session that a message names, where the message comes from.
-    fn is_of_a_session(&mut self, message: &[u8], from: SocketAddr) -> Result<bool, GatewayError> {
-        let head = match Sealed::parse(message) {
-            Ok(sealed) => *sealed.head(),
-            Err(_) => {
-                self.counts.strange += 1;
-                return Ok(false);
-            }
-        };
+    /// Whether a ticket comes from the holder of the session that it names, and is within the limits. Only what does counts
+    /// against them.
+    fn admit(&mut self, taken: &Taken, session: Option<&KeyedSession>) -> Admission {
         let clock = Clock::now();
-        if !self.limits.may_look(from.ip(), clock.monotonic_ns) {
-            self.counts.limited += 1;
-            return Ok(false);
-        }
-        let device = head.opening.device;
-        let held = self.plane.with_plane(move |plane| plane.session(device))?;
         let now_s = clock.boot_ns / 1_000_000_000;
-        if head.opening.gateway != self.gateway || !held.is_some_and(|held| fits(&head, &held, from, now_s)) {
+        let serial = Sealed::parse(&taken.message).ok().and_then(|sealed| {
+            let session = session.filter(|held| fits(sealed.head(), &held.view, taken.from, now_s))?;
+            Some((session.view.id, sealed.proven_serial(&session.key)?))
+        });
+        let Some((session, serial)) = serial else {
             self.counts.strange += 1;
-            return Ok(false);
-        }
-        if !self.limits.may_hand_on(device, clock.monotonic_ns) {
-            self.counts.limited += 1;
-            return Ok(false);
-        }
-        Ok(true)
+            return Admission::Refused;
+        };
+        let admission = self
+            .limits
+            .admit(taken.device, session, serial, clock.monotonic_ns);
+        self.counts.limited += u64::from(admission == Admission::Refused);
+        admission
     }
 
-    fn hand_on(&mut self, message: &[u8], runtime: &tokio::runtime::Runtime) -> Option<Vec<u8>> {
+    fn hand_on(&mut self, taken: &Taken, runtime: &tokio::runtime::Runtime) -> Option<Vec<u8>> {
+        let message = &taken.message;
         let mut nonce = [0u8; 24];
         if let Err(error) = getrandom::fill(&mut nonce) {
             tracing::error!(%error, "the operating system gives no random bytes");
@@ -295,7 +340,10 @@ impl Clerk {
             }
         });
         match answer {
-            Ok(Some(answer)) => Some(answer),
+            Ok(Some(answer)) => {
+                self.limits.keep_answer(taken.device, &answer);
+                Some(answer)
+            }
             Ok(None) => {
                 self.counts.silent += 1;
                 None

@@ -437,7 +437,7 @@ impl Site {
         let body = sealed.open(&root, &mut room).unwrap();
         let taken = self.take(&Piece::parse(body).unwrap());
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal(&root, &head.answer(), [7; 24], &taken.to_wire(), &mut out).unwrap();
+        let length = ticket::seal_answer(&root, &head, [7; 24], &taken.to_wire(), &mut out).unwrap();
         self.desk.send_to(&out[..length], from).unwrap();
     }
 

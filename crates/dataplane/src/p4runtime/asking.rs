@@ -59,7 +59,7 @@ impl P4Runtime {
     }
 
     /// The cell of a device that is here and not shut out.
-    fn live_cell(&self, device: DeviceId) -> Option<u32> {
+    pub(super) fn live_cell(&self, device: DeviceId) -> Option<u32> {
         let held = self.book.devices.get(&device);
         held.filter(|held| !held.is_revoked).map(|held| held.cell)
     }

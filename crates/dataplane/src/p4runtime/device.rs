@@ -9,12 +9,12 @@ use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::frame::{Mac, VLAN_TAGGED};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
-use linewarden_protocol::keys::halves;
+use linewarden_protocol::keys::{SessionKey, halves};
 
 use super::book::Device;
 use super::{P4Runtime, SwitchError};
 use crate::event::Event;
-use crate::store::{LineStatus, Row, SessionView, StoreError};
+use crate::store::{KeyedSession, LineStatus, Row, SessionView, StoreError};
 
 /// Stands for no mark: no row has a number above it.
 const NO_MARK: u64 = 1 << 32;
@@ -376,33 +376,51 @@ impl P4Runtime {
     }
 
     pub(super) fn session_view(&self, device: DeviceId) -> Result<Option<SessionView>, SwitchError> {
-        let Some(held) = self.book.devices.get(&device).filter(|held| !held.is_revoked) else {
-            return Ok(None);
-        };
+        let found = self.sessions_with_keys(&[device])?.pop().flatten();
+        Ok(found.map(|session| session.view))
+    }
+
+    pub(super) fn sessions_with_keys(
+        &self,
+        devices: &[DeviceId],
+    ) -> Result<Vec<Option<KeyedSession>>, SwitchError> {
         self.check()?;
-        let cell = held.cell;
-        let names = [
-            "session_ids",
-            "addresses",
-            "places",
-            "lease_untils",
-            "lease_lengths",
-        ];
-        let cells = names.map(|name| (name, cell));
-        let read = self.link.cells(cells)?;
-        // Only if nothing was written meanwhile.
-        if self.link.cells(cells)? != read {
-            return Ok(None);
+        let mut found = Vec::with_capacity(devices.len());
+        for some in devices.chunks(DEVICES_AT_ONCE) {
+            let cells = || some.iter().filter_map(|device| self.live_cell(*device));
+            let names = [
+                "session_ids",
+                "addresses",
+                "places",
+                "lease_untils",
+                "lease_lengths",
+                "session_key0s",
+                "session_key1s",
+            ];
+            let all: Vec<_> = cells().flat_map(|cell| names.map(|name| (name, cell))).collect();
+            let read = self.link.read_cells(&all)?;
+            // Only if nothing was written meanwhile.
+            let again = self.link.read_cells(&all)?;
+            let (mut read, mut again) = (read.as_chunks().0.iter(), again.as_chunks().0.iter());
+            let session = |device: &DeviceId| {
+                self.live_cell(*device)?;
+                let (held, again) = (read.next()?, again.next()?);
+                self.keyed_session(held).filter(|_| held == again)
+            };
+            found.extend(some.iter().map(session));
         }
-        let [id, address, place, until_us, lease_s] = read;
-        let Some(id) = SessionId::from_wire((id as u64).to_be_bytes()) else {
-            return Ok(None);
-        };
+        Ok(found)
+    }
+
+    fn keyed_session(
+        &self,
+        &[id, address, place, until_us, lease_s, key0, key1]: &[u128; 7],
+    ) -> Option<KeyedSession> {
         let began_us = (until_us as u64).saturating_sub(lease_s as u64 * 1_000_000);
         let from = Origin::unpack(place);
         let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
-        Ok(Some(SessionView {
-            id,
+        let view = SessionView {
+            id: SessionId::from_wire((id as u64).to_be_bytes())?,
             addr: address.to_be_bytes(),
             lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
             proven_before_ns: (self.clock.boot_us(began_us) + 1) * 1000,
@@ -410,7 +428,9 @@ impl P4Runtime {
             mac: from.mac,
             is_bound: from.is_bound,
             vlans: from.vlans.map(vlan),
-        }))
+        };
+        let key = SessionKey::from_bytes((key0 << 64 | key1).to_be_bytes());
+        Some(KeyedSession { view, key })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::Left;
-use crate::store::{LineStatus, Row, SessionView, StoreError};
+use crate::store::{KeyedSession, LineStatus, Row, SessionView, StoreError};
 use crate::{DataPlane, DataPlaneError, ProverSet, Witness, host};
 
 /// Between two looks through all devices: each reads a register of every one, and who wants room calls fifty times a second.
@@ -137,6 +137,10 @@ impl DataPlane for P4Runtime {
     }
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.note(self.session_view(device)).ok().flatten()
+    }
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
+        self.note(self.sessions_with_keys(devices))
+            .unwrap_or_else(|_| vec![None; devices.len()])
     }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Engine)

@@ -39,6 +39,15 @@ pub struct SessionView {
     pub vlans: [Option<u16>; 2],
 }
 
+/// A session and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyedSession {
+    /// What it is bound to.
+    pub view: SessionView,
+    /// Shared with the device.
+    pub key: SessionKey,
+}
+
 impl Store {
     /// Closes a session, if it is still the device's: gate, DATA and repeated ACKs read the id on each packet (LAP/1
     /// 1.4.11). The line and its rows stay. Says whether it was closed by this.
@@ -57,27 +66,37 @@ impl Store {
     /// The device's session; `None` without one, of a revoked device, and while a packet thread changes it.
     #[must_use]
     pub fn session(&self, device: DeviceId) -> Option<SessionView> {
-        self.of_one_session(device, |id, line, session| {
-            let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
-            let [a, b, c] =
-                [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
-            let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
-            let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
-            let lease_until_s = line.lease_until_s.load(Acquire);
-            let control = self.regions.control.first();
-            let lease_s = control.map_or(0, |control| InForce::read(control).lease_again(lease_until_s));
-            let proven_s = lease_until_s.saturating_sub(lease_s);
-            SessionView {
-                id,
-                addr: bytes_of(&session.addr),
-                lease_until_s,
-                proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
-                port: u16::from_be(session.port.load(Acquire)),
-                mac: [a, b, c, d, e, f],
-                is_bound: first & BOUND != 0,
-                vlans: [vlan(first), vlan(second)],
-            }
+        self.of_one_session(device, |id, line, session| self.view(id, line, session))
+    }
+
+    /// As [`Store::session`], with its key.
+    #[must_use]
+    pub fn keyed_session(&self, device: DeviceId) -> Option<KeyedSession> {
+        self.of_one_session(device, |id, line, session| KeyedSession {
+            view: self.view(id, line, session),
+            key: SessionKey::from_bytes(bytes_of(&session.session_key)),
         })
+    }
+
+    fn view(&self, id: SessionId, line: &Line, session: &Session) -> SessionView {
+        let [first, second] = [&session.vlan[0], &session.vlan[1]].map(|vlan| vlan.load(Acquire));
+        let [a, b, c] = [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
+        let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
+        let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
+        let lease_until_s = line.lease_until_s.load(Acquire);
+        let control = self.regions.control.first();
+        let lease_s = control.map_or(0, |control| InForce::read(control).lease_again(lease_until_s));
+        let proven_s = lease_until_s.saturating_sub(lease_s);
+        SessionView {
+            id,
+            addr: bytes_of(&session.addr),
+            lease_until_s,
+            proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
+            port: u16::from_be(session.port.load(Acquire)),
+            mac: [a, b, c, d, e, f],
+            is_bound: first & BOUND != 0,
+            vlans: [vlan(first), vlan(second)],
+        }
     }
 
     /// What the device is asked in that round, under the key of its session, and where that session is. `None`: no session

@@ -1,80 +1,129 @@
-//! How much a desk takes, of all and of each (LAP/1 1.7.2).
+//! How much a desk hands on, of all and of each (LAP/1 1.7.2).
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
-use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::ids::{DeviceId, SessionId};
 
-/// Tickets looked at, a second: each asks the control thread a question.
-const LOOKS_PER_S: u32 = 2_000;
-/// Tickets of one source address that are looked at, a second.
-const LOOKS_PER_SOURCE_AND_S: u32 = 100;
-/// Source addresses that are told apart within a second; further ones wait for the next.
-const SOURCES_MAX: usize = 4_096;
 /// Tickets handed on, a second: each asks the registry.
 const HANDED_ON_PER_S: u32 = 500;
 /// Of these for devices that have more than their share.
 const BEYOND_SHARES_PER_S: u32 = 250;
 /// Messages of one device that go to the controller, a second.
 const HANDED_ON_PER_DEVICE_AND_S: u32 = 10;
-/// A device's share is one a second, and so many may be saved up.
+/// Copies of one question that go to the controller, a second, as long as it has not answered. Anybody who has seen a question can
+/// send copies, so that they must leave the device room for the next one.
+const COPIES_PER_S: u32 = 2;
+/// A device's share is one question a second, and so many may be saved up.
 const SHARE_MAX: u64 = 5;
-/// Whoever asks for more than his share, served or not, has his share again when he has been silent for so long, s, less
+/// A device that asks for more than its share, served or not, has its share again when it has been silent for so long, s, less
 /// what may be saved up.
 const ASKED_MAX: u64 = 15;
-/// Devices whose shares are remembered. One that is forgotten has its whole share: that is no more than it would have.
-const SHARES_MAX: usize = 8_192;
+/// Devices that are remembered. One that is forgotten has its whole share, and old questions of its count as new.
+const DEVICES_MAX: usize = 8_192;
 
 /// Counts within seconds of the monotonic clock, and shares across them.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     second: u64,
-    looks: u32,
-    by_source: HashMap<IpAddr, u32>,
     handed_on: u32,
     beyond_shares: u32,
-    by_device: HashMap<DeviceId, u32>,
-    /// From which second on a device has its whole share again.
-    whole_at: HashMap<DeviceId, u64>,
+    devices: HashMap<DeviceId, Asking>,
+}
+
+/// What becomes of a question that was proven to be of a session that is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It goes to the controller.
+    HandOn,
+    /// A copy of one that was answered: this is the answer.
+    Answered(Vec<u8>),
+    /// It is older than another one of its session, or above a limit.
+    Refused,
+}
+
+/// What one device has asked.
+#[derive(Debug)]
+struct Asking {
+    session: SessionId,
+    /// Of its newest question in that session.
+    serial: u64,
+    /// The answer to that.
+    answer: Option<Vec<u8>>,
+    /// In which second that was handed on, and how often in it.
+    copies: (u64, u32),
+    /// In which second anything was, and how often in it.
+    handed_on: (u64, u32),
+    /// From which second on it has its whole share again.
+    whole_at: u64,
+}
+
+/// A count that begins anew with each second.
+fn of_second((at, count): (u64, u32), second: u64) -> u32 {
+    if at == second { count } else { 0 }
 }
 
 impl Limits {
-    /// Whether a ticket from there may be looked at.
-    pub(super) fn may_look(&mut self, from: IpAddr, now_ns: u64) -> bool {
-        self.turn_to(now_ns);
-        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&from) {
-            return false;
-        }
-        let of_source = self.by_source.entry(from).or_default();
-        if *of_source >= LOOKS_PER_SOURCE_AND_S || self.looks >= LOOKS_PER_S {
-            return false;
-        }
-        *of_source += 1;
-        self.looks += 1;
-        true
-    }
-
-    /// Whether a ticket of a session that is here may go to the controller. Devices that ask for more than their share, or
-    /// did so a moment ago, may use half of what is handed on, however many they are: the other half is for those that do not.
-    pub(super) fn may_hand_on(&mut self, device: DeviceId, now_ns: u64) -> bool {
+    /// Decides about a question that was proven to be of a session that is here. Devices that ask for more than their share, or
+    /// did so a moment ago, may use half of what is handed on, however many they are: the other half is for those that do not. A
+    /// question that is older than another one of its session was answered or given up; copies of the newest one take nothing of
+    /// the device's share.
+    pub(super) fn admit(
+        &mut self,
+        device: DeviceId,
+        session: SessionId,
+        serial: u64,
+        now_ns: u64,
+    ) -> Admission {
         self.turn_to(now_ns);
         let second = self.second;
-        let whole_at = self.whole_at.entry(device).or_default();
-        let asked = whole_at.saturating_sub(second);
-        *whole_at = second + (asked + 1).min(ASKED_MAX);
-        let of_device = self.by_device.entry(device).or_default();
-        if *of_device >= HANDED_ON_PER_DEVICE_AND_S || self.handed_on >= HANDED_ON_PER_S {
-            return false;
+        let asking = self.devices.entry(device).or_insert(Asking {
+            session,
+            serial: 0,
+            answer: None,
+            copies: (second, 0),
+            handed_on: (second, 0),
+            whole_at: second,
+        });
+        if asking.session != session {
+            (asking.session, asking.serial) = (session, 0);
+        }
+        if serial == 0 || serial < asking.serial {
+            return Admission::Refused;
+        }
+        let is_new = serial > asking.serial;
+        let asked = asking.whole_at.saturating_sub(second);
+        if is_new {
+            (asking.serial, asking.answer, asking.copies) = (serial, None, (second, 0));
+            asking.whole_at = second + (asked + 1).min(ASKED_MAX);
+        }
+        if let Some(answer) = &asking.answer {
+            return Admission::Answered(answer.clone());
+        }
+        let copies = of_second(asking.copies, second);
+        let of_device = of_second(asking.handed_on, second);
+        if copies >= COPIES_PER_S
+            || of_device >= HANDED_ON_PER_DEVICE_AND_S
+            || self.handed_on >= HANDED_ON_PER_S
+        {
+            return Admission::Refused;
         }
         if asked >= SHARE_MAX {
             if self.beyond_shares >= BEYOND_SHARES_PER_S {
-                return false;
+                return Admission::Refused;
             }
             self.beyond_shares += 1;
         }
-        *of_device += 1;
+        asking.copies = (second, copies + 1);
+        asking.handed_on = (second, of_device + 1);
         self.handed_on += 1;
-        true
+        Admission::HandOn
+    }
+
+    /// Keeps the controller's answer to the question that was handed on last of this device.
+    pub(super) fn keep_answer(&mut self, device: DeviceId, answer: &[u8]) {
+        if let Some(asking) = self.devices.get_mut(&device) {
+            asking.answer = Some(answer.to_vec());
+        }
     }
 
     fn turn_to(&mut self, now_ns: u64) {
@@ -82,60 +131,65 @@ impl Limits {
         if second == self.second {
             return;
         }
-        let mut whole_at = std::mem::take(&mut self.whole_at);
-        if whole_at.len() > SHARES_MAX {
-            whole_at.retain(|_, whole_at| *whole_at > second);
+        (self.second, self.handed_on, self.beyond_shares) = (second, 0, 0);
+        if self.devices.len() > DEVICES_MAX {
+            self.devices.retain(|_, asking| asking.whole_at > second);
         }
-        *self = Self {
-            second,
-            whole_at,
-            ..Self::default()
-        };
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     const NS: u64 = 1_000_000_000;
 
+    fn session(number: u8) -> SessionId {
+        SessionId::from_wire([number; 8]).unwrap()
+    }
+
+    /// Gives each question the next serial number.
+    #[derive(Default)]
+    struct Desk {
+        limits: Limits,
+        serial: u64,
+    }
+
+    impl Desk {
+        fn ask(&mut self, device: u64, at_ns: u64) -> bool {
+            self.serial += 1;
+            let admission = self
+                .limits
+                .admit(DeviceId(device), session(1), self.serial, at_ns);
+            admission == Admission::HandOn
+        }
+    }
+
     #[test]
-    fn a_source_does_not_take_the_others_turn_and_a_new_second_begins_anew() {
-        let mut limits = Limits::default();
-        let source = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
-        let looks = |limits: &mut Limits, from, at| (0..1000).filter(|_| limits.may_look(from, at)).count();
-        assert_eq!(looks(&mut limits, source(1), NS), 100);
-        assert_eq!(looks(&mut limits, source(2), NS), 100);
-        let all: usize = (3..1000).map(|n| looks(&mut limits, source(n), NS)).sum();
-        assert_eq!(all, 2_000 - 200, "all of them together");
-        assert_eq!(looks(&mut limits, source(1), 2 * NS), 100);
-        let mut one = Limits::default();
-        let of_one = (0..1000).filter(|_| one.may_hand_on(DeviceId(1), NS)).count();
+    fn a_device_has_ten_a_second_and_all_together_five_hundred() {
+        let mut desk = Desk::default();
+        let of_one = (0..1_000).filter(|_| desk.ask(1, NS)).count();
         assert_eq!(of_one, 10);
-        let devices = (0..100_000)
-            .filter(|n| limits.may_hand_on(DeviceId(*n), 2 * NS))
-            .count();
+        let devices = (0..100_000).filter(|n| desk.ask(*n, 2 * NS)).count();
         assert_eq!(devices, 500);
     }
 
     /// A thousand devices ask as often as they are let, each second before all others.
     #[test]
     fn many_devices_that_ask_too_often_leave_half_to_the_others() {
-        let mut limits = Limits::default();
+        let mut desk = Desk::default();
         let mut honest = 0;
         for second in 1..=100 {
             let of_greedy = (0..1_000 * 20)
-                .filter(|n| limits.may_hand_on(DeviceId(1 + n % 1_000), second * NS))
+                .filter(|n| desk.ask(1 + n % 1_000, second * NS))
                 .count();
             // Once the shares that were saved up are gone.
             assert!(second < 20 || of_greedy <= 250, "{of_greedy} in second {second}");
             // Each asks every 10 s.
-            let asking = (0..50).map(|n| DeviceId(10_000 + 50 * (second % 10) + n));
+            let mut asking = (0..50).map(|n| 10_000 + 50 * (second % 10) + n);
             honest += asking
-                .filter(|device| limits.may_hand_on(*device, second * NS))
+                .by_ref()
+                .filter(|device| desk.ask(*device, second * NS))
                 .count();
         }
         assert!(honest >= 50 * 80, "{honest} of 5000");
@@ -143,23 +197,56 @@ mod tests {
 
     #[test]
     fn a_device_alone_may_have_more_than_its_share() {
-        let mut limits = Limits::default();
+        let mut desk = Desk::default();
         for second in 1..=20 {
-            let got = (0..20)
-                .filter(|_| limits.may_hand_on(DeviceId(1), second * NS))
-                .count();
+            let got = (0..20).filter(|_| desk.ask(1, second * NS)).count();
             assert_eq!(got, 10, "as its rows need that are renewed");
         }
     }
 
+    /// Somebody on the device's segment has recorded all that it has asked in its session, and sends it again and again.
+    #[test]
+    fn copies_of_a_devices_questions_leave_room_for_its_next_one() {
+        let mut limits = Limits::default();
+        let ask = |limits: &mut Limits, session: SessionId, serial, second: u64| {
+            limits.admit(DeviceId(1), session, serial, second * NS)
+        };
+        for serial in 1..=100 {
+            let mut count = |serial, wanted: Admission| {
+                let copies = (0..1_000).filter(|_| ask(&mut limits, session(1), serial, 7) == wanted);
+                copies.count()
+            };
+            // Ten a second, two of each.
+            let handed_on = count(serial, Admission::HandOn);
+            assert_eq!(handed_on, if serial <= 5 { 2 } else { 0 }, "of question {serial}");
+            assert_eq!(
+                count(serial - 1, Admission::Refused),
+                1_000,
+                "before question {serial}"
+            );
+        }
+        for serial in 101..=200 {
+            assert_eq!(ask(&mut limits, session(1), serial, serial), Admission::HandOn);
+            limits.keep_answer(DeviceId(1), b"answer");
+            let again = ask(&mut limits, session(1), serial, serial);
+            assert_eq!(
+                again,
+                Admission::Answered(b"answer".to_vec()),
+                "copies cost nothing"
+            );
+        }
+        let new = ask(&mut limits, session(2), 1, 201);
+        assert_eq!(new, Admission::HandOn, "a new session counts anew");
+    }
+
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut limits = Limits::default();
+        let mut desk = Desk::default();
         for second in 1..=100 {
             for n in 0..500 {
-                limits.may_hand_on(DeviceId(second * 500 + n), second * NS);
+                desk.ask(second * 500 + n, second * NS);
             }
-            assert!(limits.whole_at.len() <= SHARES_MAX + 500);
+            assert!(desk.limits.devices.len() <= DEVICES_MAX + 500);
         }
     }
 }

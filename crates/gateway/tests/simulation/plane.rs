@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, ProverSet, Provers,
-    Row, SessionView, Store, StoreError,
+    Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live, Miss,
+    ProverSet, Provers, Row, SessionView, Store, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -293,6 +293,10 @@ impl DataPlane for Plane {
 
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.0.lock().unwrap().host.session(device)
+    }
+
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
+        self.0.lock().unwrap().host.keyed_sessions(devices)
     }
 
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {

@@ -1,7 +1,8 @@
 //! Tickets: messages between a device and the controller, sealed end to end past the gateway (LAP/1 1.7).
 //!
 //! The gateway in between knows `auth_key` and the session's key, but never a [`RowKey`]; so it can neither read nor
-//! forge what is sealed under a [`TicketRoot`]. No I/O and no heap: the caller owns buffers, sockets and randomness.
+//! forge what is sealed under a [`TicketRoot`]. A question shows the gateway besides, under the session's key, that it
+//! comes from the holder of its session. No I/O and no heap: the caller owns buffers, sockets and randomness.
 
 mod body;
 mod evidence;
@@ -18,7 +19,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::ids::{DeviceId, GatewayId, RowIndex, SessionId, Suite};
-use crate::keys::{RowKey, halves};
+use crate::keys::{RowKey, SessionKey, halves};
+use crate::prf::{f_padded, label};
+use crate::tag;
 
 pub use body::{
     Ask, Bodies, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, State, write_key, write_rows,
@@ -37,11 +40,14 @@ pub const HEAD_BYTES: usize = 64;
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + AEAD_NONCE_BYTES + AEAD_TAG_BYTES;
 /// The longest message: with DATA's header it fits every link of 1,280 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1_176;
+/// What a question has besides, for the gateway that carries it: serial number and proof.
+pub const CARRIAGE_BYTES: usize = 8 + PROOF_BYTES;
 /// The longest body.
-pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES;
+pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - CARRIAGE_BYTES;
 
 const AEAD_NONCE_BYTES: usize = 24;
 const AEAD_TAG_BYTES: usize = 16;
+const PROOF_BYTES: usize = 16;
 /// Begins the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
 
@@ -259,10 +265,34 @@ pub enum TicketError {
     },
 }
 
+/// What shows a gateway that a question comes from the holder of its session (LAP/1 1.7.2).
+#[derive(Clone, Copy, Debug)]
+pub struct Carriage<'a> {
+    /// Of the session that the head names.
+    pub key: &'a SessionKey,
+    /// Above that of each question before in this session.
+    pub serial: u64,
+}
+
+/// A question's proof for its gateway: `F(session_key, L(3), all bytes before it)`.
+fn proof(key: &SessionKey, suite: Suite, before: &[u8]) -> [u8; PROOF_BYTES] {
+    f_padded(key.as_bytes(), &[label(3, suite)], before)
+}
+
+/// What a question says to its gateway.
+#[derive(Clone, Copy, Debug)]
+struct Carried<'a> {
+    serial: u64,
+    before: &'a [u8],
+    proof: [u8; PROOF_BYTES],
+}
+
 /// A ticket whose form is right; nothing in it is authenticated.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed<'a> {
     head: Head,
+    /// Of a question.
+    carried: Option<Carried<'a>>,
     associated: [u8; LABEL.len() + HEAD_BYTES],
     nonce: [u8; AEAD_NONCE_BYTES],
     body: &'a [u8],
@@ -280,9 +310,28 @@ impl<'a> Sealed<'a> {
             let fits = usize::from(wire.length.get()) == message.len() && message.len() <= MESSAGE_BYTES_MAX;
             let head = Head::from_wire(wire).filter(|_| fits)?;
             let (nonce, rest) = rest.split_first_chunk()?;
+            let (carried, rest) = match head.direction {
+                Direction::Down => (None, rest),
+                Direction::Up => {
+                    let (before, proof) = message.split_last_chunk()?;
+                    let (rest, _) = rest.split_last_chunk::<PROOF_BYTES>()?;
+                    let (rest, serial) = rest.split_last_chunk()?;
+                    let serial = u64::from_be_bytes(*serial);
+                    let proof = *proof;
+                    (
+                        Some(Carried {
+                            serial,
+                            before,
+                            proof,
+                        }),
+                        rest,
+                    )
+                }
+            };
             let (body, tag) = rest.split_last_chunk()?;
             Some(Self {
                 head,
+                carried,
                 associated: associated(wire),
                 nonce: *nonce,
                 body,
@@ -296,6 +345,15 @@ impl<'a> Sealed<'a> {
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
+    }
+
+    /// The serial number of a question that comes from the holder of the session with that key; `None`: it does not, or is
+    /// no question.
+    #[must_use]
+    pub fn proven_serial(&self, key: &SessionKey) -> Option<u64> {
+        let carried = self.carried.as_ref()?;
+        let expected = proof(key, self.head.opening.suite, carried.before);
+        tag::verify(&expected, &carried.proof).map(|_| carried.serial)
     }
 
     /// Opens it into `room`, which holds the body then and nothing else.
@@ -330,20 +388,58 @@ impl Default for Room {
     }
 }
 
-/// Seals `body` into `out`; returns the message's length. `aead_nonce` is 24 random bytes, never used before under
+/// Seals a question into `out`; returns the message's length. `aead_nonce` is 24 random bytes, never used before under
 /// this root.
 ///
 /// # Errors
 /// [`TicketError::TooLong`].
-pub fn seal(
+pub fn seal_question(
     root: &TicketRoot,
     head: &Head,
+    carriage: &Carriage<'_>,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
     out: &mut [u8],
 ) -> Result<usize, TicketError> {
+    let head = Head {
+        direction: Direction::Up,
+        ..*head
+    };
+    let length = seal(root, &head, aead_nonce, body, CARRIAGE_BYTES, out)?;
     let too_long = TicketError::TooLong { bytes: body.len() };
-    let length = OVERHEAD_BYTES + body.len();
+    let message = out.get_mut(..length).ok_or(too_long)?;
+    let (before, place) = message.split_last_chunk_mut().ok_or(too_long)?;
+    let (_, serial) = before.split_last_chunk_mut().ok_or(too_long)?;
+    *serial = carriage.serial.to_be_bytes();
+    *place = proof(carriage.key, head.opening.suite, before);
+    Ok(length)
+}
+
+/// Seals the answer to a question with this head into `out`; returns the message's length. `aead_nonce` as of a question.
+///
+/// # Errors
+/// [`TicketError::TooLong`].
+pub fn seal_answer(
+    root: &TicketRoot,
+    question: &Head,
+    aead_nonce: [u8; AEAD_NONCE_BYTES],
+    body: &[u8],
+    out: &mut [u8],
+) -> Result<usize, TicketError> {
+    seal(root, &question.answer(), aead_nonce, body, 0, out)
+}
+
+/// Seals `body` into `out`, and leaves that many bytes behind it.
+fn seal(
+    root: &TicketRoot,
+    head: &Head,
+    aead_nonce: [u8; AEAD_NONCE_BYTES],
+    body: &[u8],
+    behind: usize,
+    out: &mut [u8],
+) -> Result<usize, TicketError> {
+    let too_long = TicketError::TooLong { bytes: body.len() };
+    let length = OVERHEAD_BYTES + body.len() + behind;
     let out = out
         .get_mut(..length)
         .filter(|_| body.len() <= BODY_BYTES_MAX)
@@ -351,7 +447,8 @@ pub fn seal(
     let wire = head.to_wire(u16::try_from(length).map_err(|_| too_long)?);
     let (front, rest) = out.split_at_mut(HEAD_BYTES);
     let (nonce, rest) = rest.split_at_mut(AEAD_NONCE_BYTES);
-    let (sealed, tag) = rest.split_at_mut(body.len());
+    let (sealed, rest) = rest.split_at_mut(body.len());
+    let (tag, _) = rest.split_first_chunk_mut().ok_or(too_long)?;
     front.copy_from_slice(wire.as_bytes());
     nonce.copy_from_slice(&aead_nonce);
     sealed.copy_from_slice(body);
@@ -362,7 +459,7 @@ pub fn seal(
     );
     match made {
         Ok(made) => {
-            tag.copy_from_slice(&made);
+            *tag = made.into();
             Ok(length)
         }
         // Only a body of 256 GiB fails.

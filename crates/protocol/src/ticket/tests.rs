@@ -34,8 +34,21 @@ fn head() -> Head {
 
 fn sealed(root: &TicketRoot, head: &Head, body: &[u8]) -> Vec<u8> {
     let mut out = [0; MESSAGE_BYTES_MAX];
-    let length = seal(root, head, [8; 24], body, &mut out).unwrap();
-    out[..length].to_vec()
+    let key = SessionKey::from_bytes(SESSION_KEY);
+    let carriage = Carriage { key: &key, serial: 5 };
+    let sealed = match head.direction {
+        Direction::Up => seal_question(root, head, &carriage, [8; 24], body, &mut out),
+        Direction::Down => seal_answer(root, head, [8; 24], body, &mut out),
+    };
+    out[..sealed.unwrap()].to_vec()
+}
+
+const SESSION_KEY: [u8; 16] = [0x2c; 16];
+
+fn proven_serial(message: &[u8], key: [u8; 16]) -> Option<u64> {
+    Sealed::parse(message)
+        .ok()?
+        .proven_serial(&SessionKey::from_bytes(key))
 }
 
 fn opens(root: &TicketRoot, message: &[u8]) -> Result<Vec<u8>, TicketError> {
@@ -46,7 +59,7 @@ fn opens(root: &TicketRoot, message: &[u8]) -> Result<Vec<u8>, TicketError> {
 #[test]
 fn a_ticket_opens_as_it_was_sealed_and_hides_its_body() {
     let message = sealed(&root(), &head(), b"the body");
-    assert_eq!(message.len(), OVERHEAD_BYTES + 8);
+    assert_eq!(message.len(), OVERHEAD_BYTES + 8 + CARRIAGE_BYTES);
     assert!(!message.windows(8).any(|window| window == b"the body"));
     assert_eq!(*Sealed::parse(&message).unwrap().head(), head());
     assert_eq!(opens(&root(), &message).unwrap(), b"the body");
@@ -58,13 +71,25 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
     for bit in 0..message.len() * 8 {
         let mut flipped = message.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(opens(&root(), &flipped).is_err(), "bit {bit}");
+        assert_eq!(proven_serial(&flipped, SESSION_KEY), None, "bit {bit}");
+        // What is behind the AEAD's tag is the gateway's.
+        let is_of_controller = bit / 8 < message.len() - CARRIAGE_BYTES;
+        assert_eq!(opens(&root(), &flipped).is_err(), is_of_controller, "bit {bit}");
     }
     for length in 0..message.len() {
         assert!(opens(&root(), &message[..length]).is_err(), "cut to {length}");
     }
     let longer = [&message[..], &[0]].concat();
     assert_eq!(opens(&root(), &longer), Err(TicketError::Malformed));
+}
+
+#[test]
+fn only_the_key_of_the_session_proves_a_question_to_its_gateway() {
+    let message = sealed(&root(), &head(), b"body");
+    assert_eq!(proven_serial(&message, SESSION_KEY), Some(5));
+    assert_eq!(proven_serial(&message, [0x2d; 16]), None);
+    let answer = sealed(&root(), &head().answer(), b"body");
+    assert_eq!(proven_serial(&answer, SESSION_KEY), None);
 }
 
 #[test]
@@ -93,6 +118,10 @@ fn a_message_with_another_head_than_its_own_does_not_open() {
         // The form is right, so that it is the AEAD that refuses.
         let mut moved = sealed(&root(), &other, b"body")[..HEAD_BYTES].to_vec();
         moved.extend(&body);
+        if other.direction == Direction::Down {
+            let length = moved.len() as u16;
+            moved[6..8].copy_from_slice(&length.to_be_bytes());
+        }
         assert_eq!(
             opens(&root(), &moved),
             Err(TicketError::NotAuthentic),
@@ -163,15 +192,19 @@ fn what_the_form_excludes_is_no_ticket() {
 fn the_longest_body_fits_and_one_byte_more_does_not() {
     let mut out = [0; MESSAGE_BYTES_MAX + 1];
     let full = [1; BODY_BYTES_MAX + 1];
+    let key = SessionKey::from_bytes(SESSION_KEY);
+    let carriage = Carriage { key: &key, serial: 1 };
     assert_eq!(
-        seal(&root(), &head(), [0; 24], &full[1..], &mut out),
+        seal_question(&root(), &head(), &carriage, [0; 24], &full[1..], &mut out),
         Ok(MESSAGE_BYTES_MAX)
     );
     assert!(opens(&root(), &out[..MESSAGE_BYTES_MAX]).is_ok());
-    let refused = seal(&root(), &head(), [0; 24], &full, &mut out);
+    let refused = seal_question(&root(), &head(), &carriage, [0; 24], &full, &mut out);
     assert_eq!(refused, Err(TicketError::TooLong { bytes: full.len() }));
+    let mut short = [0; OVERHEAD_BYTES + CARRIAGE_BYTES];
+    assert!(seal_question(&root(), &head(), &carriage, [0; 24], b"1", &mut short).is_err());
     let mut short = [0; OVERHEAD_BYTES];
-    assert!(seal(&root(), &head(), [0; 24], b"1", &mut short).is_err());
+    assert!(seal_answer(&root(), &head(), [0; 24], b"1", &mut short).is_err());
 }
 
 fn row(n: u8) -> NewRow {

@@ -3,14 +3,16 @@
 
 use super::files::{array_of, compare_or_write, hex_of};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
-use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::keys::{RowKey, SessionKey};
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome, Piece,
-    ReportId, Room, Sealed, State, Taken, TicketRoot,
+    self, BODY_BYTES_MAX, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome,
+    Piece, ReportId, Room, Sealed, State, Taken, TicketRoot,
 };
 use serde_json::{Value, json};
 
 const ROW_KEY: [u8; 16] = *b"the row's key 16";
+const SESSION_KEY: [u8; 16] = *b"the session's 16";
+const SERIAL: u64 = 0x0405_0607;
 
 fn counting<const N: usize>(from: u8) -> [u8; N] {
     std::array::from_fn(|i| from.wrapping_add(i as u8))
@@ -36,7 +38,16 @@ fn make_message(kind: Kind, direction: Direction, body: &[u8]) -> Value {
         nonce: counting(0x90),
     };
     let mut out = [0; MESSAGE_BYTES_MAX];
-    let length = ticket::seal(&root, &head, counting(0xc0), body, &mut out).unwrap();
+    let key = SessionKey::from_bytes(SESSION_KEY);
+    let carriage = Carriage {
+        key: &key,
+        serial: SERIAL,
+    };
+    let length = match direction {
+        Direction::Up => ticket::seal_question(&root, &head, &carriage, counting(0xc0), body, &mut out),
+        Direction::Down => ticket::seal_answer(&root, &head, counting(0xc0), body, &mut out),
+    }
+    .unwrap();
     json!({
         "kind": kind as u8,
         "direction": direction as u8,
@@ -77,6 +88,8 @@ fn make() -> Value {
     json!({
         "about": "Tickets of LAP/1 1.7, suite 1. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors, recomputed by interop.",
         "row_key": hex::encode(ROW_KEY),
+        "session_key": hex::encode(SESSION_KEY),
+        "serial": SERIAL,
         "root": hex::encode(TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &opening()).as_bytes()),
         "messages": [
             make_message(Kind::Status, Direction::Up, b""),
@@ -100,5 +113,8 @@ fn the_file_is_what_the_crate_makes_and_its_messages_open() {
         assert_eq!(hex_of(&file, "root"), root.as_bytes());
         let mut room = Room::default();
         assert_eq!(sealed.open(&root, &mut room).unwrap(), hex_of(vector, "body"));
+        let serial = sealed.proven_serial(&SessionKey::from_bytes(array_of(&file, "session_key")));
+        let is_question = sealed.head().direction == Direction::Up;
+        assert_eq!(serial, is_question.then(|| file["serial"].as_u64().unwrap()));
     }
 }

@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
-use linewarden_dataplane::{Config, Counters, DataPlane as _, DataPlaneError, Event, StoreError};
+use linewarden_dataplane::{
+    Config, Counters, DataPlane as _, DataPlaneError, Event, KeyedSession, StoreError,
+};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
@@ -200,6 +202,13 @@ impl World {
         let mut requests = Vec::new();
         self.each_plane(|plane, _| requests.push(plane.session_request(device.id(), round, now_s)));
         requests
+    }
+
+    /// The sessions of these devices with their keys, as each data plane has them.
+    pub fn keyed_sessions(&mut self, devices: &[DeviceId]) -> Vec<Vec<Option<KeyedSession>>> {
+        let mut sessions = Vec::new();
+        self.each_plane(|plane, _| sessions.push(plane.keyed_sessions(devices)));
+        sessions
     }
 
     /// Asks through the switch; the frame that comes out to the devices.

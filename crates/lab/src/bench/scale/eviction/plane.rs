@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Config, Counters, DataPlane, DataPlaneError, Event, Left, LineStatus, Live, Miss, Row, SessionView,
-    StoreError,
+    Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live, Miss, Row,
+    SessionView, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
@@ -135,6 +135,10 @@ impl DataPlane for Plane {
 
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.inner().host.session(device)
+    }
+
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
+        self.inner().host.keyed_sessions(devices)
     }
 
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {

@@ -1,0 +1,163 @@
+//! The desk under a flood: junk in a device's name and from its address keeps none of its tickets from the controller.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod site;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use linewarden_controller::{Controller, Policy};
+use linewarden_gateway::{Desk, DeskSockets};
+use linewarden_protocol::device::Session;
+use linewarden_protocol::ids::{DeviceId, Mode, Suite};
+use linewarden_protocol::ticket::{
+    self, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Sealed,
+};
+use linewarden_registry::Credentials;
+
+use self::site::{Client, GATEWAY, LONG, Site, pool, record, row_key};
+
+const VICTIM: DeviceId = DeviceId(0xd1);
+const HOSTILE: DeviceId = DeviceId(0xd2);
+/// Junk tickets a second. The sender keeps that pace; how many there were is printed.
+const JUNK_PER_S: u32 = 1_000;
+/// Between two questions of the victim.
+const JUNK_BETWEEN: u32 = 100;
+/// Copies of a question, as an agent sends them.
+const COPIES_MS: [u64; 7] = [0, 100, 100, 200, 200, 400, 400];
+
+fn head(client: &Client, nonce: u8) -> Head {
+    let session = client.device.session().unwrap();
+    Head {
+        kind: Kind::Status,
+        direction: Direction::Up,
+        opening: Opening {
+            suite: Suite::SipHash128,
+            device: client.device.config().device,
+            gateway: GATEWAY,
+            idx: session.idx,
+            response_tag: *session.response_tag(),
+        },
+        number: 0,
+        nonce: [nonce; 16],
+    }
+}
+
+fn question(session: &Session, head: &Head, serial: u64) -> Vec<u8> {
+    let mut out = vec![0; MESSAGE_BYTES_MAX];
+    let carriage = Carriage {
+        key: session.key(),
+        serial,
+    };
+    let nonce = [serial as u8; 24];
+    let length = ticket::seal_question(session.ticket(), head, &carriage, nonce, b"", &mut out).unwrap();
+    out.truncate(length);
+    out
+}
+
+/// Whether the answer to a question comes, which is repeated as an agent repeats it.
+fn is_answered(socket: &UdpSocket, desk: SocketAddr, question: &[u8], nonce: u8) -> bool {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    for copy_ms in COPIES_MS {
+        socket.send_to(question, desk).unwrap();
+        let until = Instant::now() + Duration::from_millis(copy_ms.max(100));
+        while let Some(left) = until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+        {
+            socket.set_read_timeout(Some(left)).unwrap();
+            let Ok((length, _)) = socket.recv_from(&mut buffer) else {
+                break;
+            };
+            if Sealed::parse(&buffer[..length]).is_ok_and(|answer| answer.head().nonce == [nonce; 16]) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The forms of junk: of the hostile device's own session, in the victim's name with another session, with the victim's own head
+/// and a wrong proof, an older ticket of the victim's again, and the newest one again.
+fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
+    let newest = victims.last().unwrap();
+    let mut made = match number % 5 {
+        0 => return hostile.to_vec(),
+        3 => return victims[0].clone(),
+        4 => return newest.clone(),
+        _ => newest.clone(),
+    };
+    let at = if number % 5 == 1 { 30 } else { made.len() - 1 };
+    made[at] ^= 1 + (number % 200) as u8;
+    made
+}
+
+#[test]
+fn a_device_is_answered_while_junk_comes_from_its_address_and_in_its_name() {
+    let site = Site::new(vec![
+        record(VICTIM, pool(VICTIM, 8)),
+        record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
+    ]);
+    let gateway = site.start();
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let sockets = DeskSockets::bind(&site.config.local, port).unwrap();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let desk = Desk::open(sockets, gateway.plane_handle(), controller, GATEWAY).unwrap();
+    let desk_at = SocketAddr::new(site.config.local[0], port);
+
+    let mut victim = Client::new(VICTIM, Mode::Pool, site.address());
+    let mut hostile = Client::new(HOSTILE, Mode::Key, site.address());
+    assert!(victim.authenticate(LONG).is_some() && hostile.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let of_hostile = question(hostile.device.session().unwrap(), &head(&hostile, 99), 1);
+    let questions: Vec<Vec<u8>> = (1..=20)
+        .map(|serial| question(session, &head(&victim, serial as u8), serial))
+        .collect();
+
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    let forger = UdpSocket::bind((victim.address, 0)).unwrap();
+    let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (sender, under_way) = std::sync::mpsc::channel();
+    let (answered, sent) = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let sender = sender;
+            let began = Instant::now();
+            let mut sent = 0u32;
+            while !over.load(Ordering::Relaxed) {
+                let seen = asked.load(Ordering::Relaxed) as usize;
+                while f64::from(sent) < began.elapsed().as_secs_f64() * f64::from(JUNK_PER_S) {
+                    let made = junk(u64::from(sent), &of_hostile, &questions[..=seen]);
+                    let _ = forger.send_to(&made, desk_at);
+                    sent += 1;
+                    if sent.is_multiple_of(JUNK_BETWEEN) {
+                        let _ = sender.send(());
+                    }
+                }
+                std::thread::yield_now();
+            }
+            sent
+        });
+        let mut answered = 0;
+        for (at, question) in questions.iter().enumerate() {
+            under_way.recv().unwrap();
+            asked.store(at as u64, Ordering::Relaxed);
+            answered += u32::from(is_answered(&socket, desk_at, question, 1 + at as u8));
+        }
+        over.store(true, Ordering::Relaxed);
+        (answered, flood.join().unwrap())
+    });
+    let counts = desk.close();
+    println!("{answered} of 20 answered under {sent} junk tickets: {counts:?}");
+    assert_eq!(answered, 20, "{counts:?}");
+    assert!(sent >= 20 * JUNK_BETWEEN && counts.strange > 0 && counts.limited > 0);
+}
