@@ -135,6 +135,8 @@ pub enum Report {
         /// When it is tried again, ms from now; not in this period if there is nothing.
         retry_in_ms: Option<u64>,
     },
+    /// The attestation key's file was replaced: from now on the new key proves.
+    AttestKeyReplaced,
     /// What is to be remembered of attestation cannot be written: after a restart the device may refuse requests that
     /// come without a session.
     AttestNotKept {
@@ -264,6 +266,7 @@ impl fmt::Display for Report {
                 write!(f, "not attesting: {why}")?;
                 again(f, *retry_in_ms)
             }
+            Self::AttestKeyReplaced => f.write_str("the attestation key was replaced: the new one is in use"),
             Self::AttestNotKept { why } => write!(f, "cannot keep the state of attestation: {why}"),
             Self::AttestRefused { requests } => {
                 let counts: Vec<String> = requests

@@ -135,6 +135,17 @@ impl Answers {
         }
     }
 
+    /// Another key takes the place of the one that all this was made with. What has waited is forgotten,
+    /// and which proofs were given.
+    pub(crate) fn renew(&mut self, device: DeviceId, keys: RequestKeys) {
+        *self = Self {
+            refusals: std::mem::take(&mut self.refusals),
+            newest: std::mem::take(&mut self.newest),
+            strange_to: self.strange_to.take(),
+            ..Self::new(device, self.period(), self.gateways, keys)
+        };
+    }
+
     /// A gateway that has begun a round since this was asked last and has no session of this device, as it seems: its request
     /// came under the request key, of which it makes no use otherwise. Nobody but the gateway can have sent it, and a copy of
     /// an older one does not count.

@@ -1,6 +1,7 @@
 //! Where k lies: a TPM, or a file that only its owner can read.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use linewarden_files::{PrivateFileError, read_private};
 use linewarden_measurement::pcr::PcrValues;
@@ -112,6 +113,44 @@ impl KeySource {
                 Ok(OpenKey::Tpm(loaded))
             }
         }
+    }
+}
+
+/// The file that a key was read from: another one may take its place while the agent runs, as when the device is enrolled anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The TPM that the key lies in; `None` of a software key.
+    pub tcti: Option<String>,
+}
+
+/// What tells one content of a file from another.
+pub(crate) type Stamp = (u64, u64, u64, i64, i64);
+
+impl KeyFile {
+    /// Reads the key.
+    ///
+    /// # Errors
+    /// [`KeyFileError`].
+    pub fn read(&self) -> Result<KeySource, KeyFileError> {
+        match &self.tcti {
+            #[cfg(feature = "tpm")]
+            Some(tcti) => KeySource::in_tpm(tcti, &self.path),
+            _ => KeySource::software(&self.path),
+        }
+    }
+
+    /// Another one after each change; `None`: it is not there.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        let found = self.path.metadata().ok()?;
+        Some((
+            found.dev(),
+            found.ino(),
+            found.size(),
+            found.ctime(),
+            found.ctime_nsec(),
+        ))
     }
 }
 

@@ -38,13 +38,14 @@ use crate::report::Report;
 use crate::way::OwnSocket;
 use answers::{Answers, Refusals, Reply, Wanted};
 use evidence::Evidencer;
+use key::Stamp;
 use request_keys::RequestKeys;
 use state::Kept;
 use worker::{Attestor, Done, Job, Worker};
 
 #[cfg(feature = "tpm")]
 pub use enrol::{EnrolError, answer, identity};
-pub use key::{KeyFileError, KeySource};
+pub use key::{KeyFile, KeyFileError, KeySource};
 pub use section::AttestSection;
 pub use subject::{MeasureError, Measured, Subject, TpmSubject};
 
@@ -64,6 +65,8 @@ pub struct AttestOptions {
     pub subject: Subject,
     /// Where its key lies.
     pub key: KeySource,
+    /// The file that it was read from; `None`: it is never read anew.
+    pub key_file: Option<KeyFile>,
     /// UDP port at which it is asked.
     pub port: u16,
     /// Whether the controller is told when the configuration has changed.
@@ -85,6 +88,13 @@ pub(crate) struct Attestation {
     worker: Worker,
     /// k, where it is in this process.
     software: Option<SoftwareKey>,
+    options: AttestOptions,
+    /// As the key's file was when it was read last.
+    key_stamp: Option<Stamp>,
+    /// A key that the thread has yet to take.
+    new_key: Option<KeySource>,
+    /// What the thread does now it does with the key before.
+    is_overtaken: bool,
     began_ms: u64,
     evidence: Evidencer,
     kept: Kept,
@@ -123,6 +133,10 @@ impl Attestation {
             socket: OwnSocket::new(options.port),
             worker,
             software,
+            options: options.clone(),
+            key_stamp: options.key_file.as_ref().and_then(KeyFile::stamp),
+            new_key: None,
+            is_overtaken: false,
             began_ms: 0,
             evidence: Evidencer::new(options, protection),
             kept,
@@ -212,10 +226,14 @@ impl Attestation {
     fn receive(&mut self, device: &Device, now_ms: u64, sink: Sink<'_>) {
         // One byte more than a request has, so that a longer one is not mistaken for one.
         let mut buffer = [0u8; MESSAGE_BYTES + 1];
-        for _ in 0..BATCH {
+        for number in 0..BATCH {
             let Some(received) = self.socket.receive_plain(&mut buffer) else {
                 return;
             };
+            // A device that is enrolled anew is asked with its new key, and asked again until it answers.
+            if number == 0 {
+                self.look_at_key(sink);
+            }
             let (length, from) = received;
             let datagram = buffer.get(..length).unwrap_or_default();
             let session = device.session();
@@ -223,6 +241,43 @@ impl Attestation {
             self.send(reply, sink);
             self.make_request_keys(sink);
         }
+    }
+
+    /// Reads the key anew if its file was replaced.
+    fn look_at_key(&mut self, sink: Sink<'_>) {
+        let Some(file) = &self.options.key_file else {
+            return;
+        };
+        let stamp = file.stamp();
+        if stamp.is_none() || stamp == self.key_stamp {
+            return;
+        }
+        self.key_stamp = stamp;
+        match file.read() {
+            Ok(key) => {
+                self.use_key(key);
+                sink(&Report::AttestKeyReplaced);
+            }
+            // An enrolment that is not finished, or a file that is being written: it changes again.
+            Err(error) => {
+                let path = file.path.display();
+                tracing::warn!(%error, file = %path, "the new attestation key cannot be used; the key before stays in use");
+            }
+        }
+    }
+
+    /// Begins anew with another key. The controller has forgotten what it was told of the enrolment before.
+    fn use_key(&mut self, key: KeySource) {
+        self.protection = key.protection();
+        self.software = key.in_software().cloned();
+        let familiar = self.kept.state.gateways.iter().copied().map(GatewayId);
+        self.answers
+            .renew(self.device, RequestKeys::new(familiar, self.software.is_none()));
+        self.evidence = Evidencer::new(&self.options, self.protection);
+        (self.kept.state.taken, self.kept.state.quoted) = (None, None);
+        self.is_overtaken = !self.worker.is_idle();
+        self.new_key = Some(key.clone());
+        self.options.key = key;
     }
 
     /// With the key at hand a request key costs no more than the check of its tag: nothing waits for one, so nobody can fill the
@@ -261,6 +316,9 @@ impl Attestation {
     }
 
     fn next_job(&mut self, now_ms: u64) -> Option<Job> {
+        if let Some(key) = self.new_key.take() {
+            return Some(Job::Key(Box::new(key)));
+        }
         match self.answers.next(now_ms) {
             Some(Wanted::RequestKey(gateway, period)) => Some(Job::RequestKey(gateway, period)),
             Some(Wanted::Period(start)) => Some(Job::Period(start)),
@@ -272,7 +330,11 @@ impl Attestation {
     }
 
     fn take(&mut self, done: Done, now_ms: u64, sink: Sink<'_>) {
+        if std::mem::take(&mut self.is_overtaken) && !matches!(done, Done::Gone) {
+            return;
+        }
         match done {
+            Done::Key => {}
             Done::RequestKey(asks, Ok(key)) => {
                 let replies = self.answers.key_made(asks, key);
                 self.send(replies, sink);

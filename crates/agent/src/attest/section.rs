@@ -14,7 +14,7 @@ use linewarden_protocol::wire::ATTEST_PORT;
 use serde::Deserialize;
 
 use super::AttestOptions;
-use super::key::{KeyFileError, KeySource};
+use super::key::{KeyFile, KeyFileError, KeySource};
 use super::state::Kept;
 use super::subject::{LogFile, Subject, TpmSubject};
 use crate::config::{FieldError, field};
@@ -205,15 +205,10 @@ impl AttestSection {
 
     /// Reads the key.
     fn source(&self) -> Result<KeySource, FieldError> {
+        // Says so where this program was built without TPMs.
+        self.tpm_subject()?;
         let key = self.key()?;
-        let source = match &self.tpm {
-            None => KeySource::software(key),
-            #[cfg(feature = "tpm")]
-            Some(tcti) => KeySource::in_tpm(tcti, key),
-            #[cfg(not(feature = "tpm"))]
-            Some(_) => return self.tpm_subject().and(wrong("tpm", "no TPM")),
-        };
-        source.or_else(|error| {
+        self.key_file()?.read().or_else(|error| {
             let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
             let is_missing = matches!(
                 &error,
@@ -240,6 +235,13 @@ impl AttestSection {
         })
     }
 
+    fn key_file(&self) -> Result<KeyFile, FieldError> {
+        Ok(KeyFile {
+            path: self.key()?.to_owned(),
+            tcti: self.tpm.clone(),
+        })
+    }
+
     fn state_path(&self) -> Result<PathBuf, FieldError> {
         let beside = |key: &Path| key.with_extension("state");
         self.state.clone().map_or_else(|| self.key().map(beside), Ok)
@@ -257,6 +259,7 @@ impl AttestSection {
         Ok(AttestOptions {
             subject,
             key,
+            key_file: Some(self.key_file()?),
             port: self.port,
             send_log: self.send_log,
             quote_every: self.quote_every.unwrap_or(QUOTE_EVERY).into(),

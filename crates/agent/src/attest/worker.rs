@@ -24,6 +24,8 @@ pub(crate) enum Job {
     Period(PeriodStart),
     /// With the values that the quote must be of.
     Quote(PeriodStart, PcrValues),
+    /// Another key takes the place of the one before.
+    Key(Box<KeySource>),
 }
 
 /// What was done.
@@ -31,6 +33,7 @@ pub(crate) enum Done {
     RequestKey((GatewayId, Period), Result<RequestKey, KeyError>),
     Period(PeriodStart, Result<Box<(Measured, PeriodKey)>, MeasureError>),
     Quote(PeriodStart, Result<EvidenceQuote, MeasureError>),
+    Key,
     /// The thread has ended by itself: nothing is done any more.
     Gone,
 }
@@ -52,6 +55,10 @@ impl Attestor {
             }
             Job::Period(start) => Done::Period(start, self.period(&start).map(Box::new)),
             Job::Quote(start, values) => Done::Quote(start, self.quote(&start, &values)),
+            Job::Key(source) => {
+                (self.source, self.key) = (*source, None);
+                Done::Key
+            }
         }
     }
 

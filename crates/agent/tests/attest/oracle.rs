@@ -1,12 +1,15 @@
 //! Who is answered and who is not, and what a changed file does.
 
-use linewarden_agent::Report;
-use linewarden_protocol::attest::Round;
+use std::os::unix::fs::PermissionsExt as _;
+
+use linewarden_agent::attest::KeyFile;
+use linewarden_agent::{AttestOptions, Report};
+use linewarden_protocol::attest::{AttestationKey, Round};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 
-use crate::site::{GATEWAY, Home, Running, Site, Tag, h, refused, round, start, state};
+use crate::site::{GATEWAY, Home, K, Running, Site, Tag, h, refused, round, start, state};
 
 fn attested(reports: &[Report]) -> Vec<(u64, &str)> {
     let told = |report| match report {
@@ -93,6 +96,46 @@ fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
     let verdict = site.verdict(&mut agent, round(7, 4), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     agent.end();
+}
+
+/// As when the device was enrolled anew while it was in quarantine, where nothing but its key lets it out.
+#[test]
+fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
+    let (home, mut site) = (Home::new(), Site::new(None));
+    let write = |key: [u8; 32]| {
+        home.write("next.key", &hex::encode(key));
+        let (next, path) = (home.path("next.key"), home.path("attest.key"));
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(next, &path).unwrap();
+        path
+    };
+    let path = write(K);
+    let options = AttestOptions {
+        key_file: Some(KeyFile { path, tcti: None }),
+        ..home.options()
+    };
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options);
+    for (round, key) in [
+        (round(5, 1), K),
+        (round(5, 2), [0x43; 32]),
+        (round(5, 3), [0x44; 32]),
+    ] {
+        if key != K {
+            write(key);
+        }
+        site.k = AttestationKey::from_bytes(key);
+        site.expect(start(5), h);
+        let verdict = site.verdict(&mut agent, round, Tag::Request, port);
+        assert_eq!(verdict, Verdict::ProofOk, "{round:?}");
+    }
+    // One that is no key changes nothing.
+    home.write("attest.key", "half of a k");
+    let verdict = site.verdict(&mut agent, round(5, 4), Tag::Request, port);
+    assert_eq!(verdict, Verdict::ProofOk);
+    let reports = agent.end();
+    let replaced = |report: &&Report| matches!(report, Report::AttestKeyReplaced);
+    assert_eq!(reports.iter().filter(replaced).count(), 2, "{reports:?}");
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Home {
                 tpm: None,
             },
             key: KeySource::Software(SoftwareKey::new(AttestationSecret::new(K))),
+            key_file: None,
             port: free_port(),
             send_log: false,
             quote_every: 0,

@@ -7,7 +7,7 @@ use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
 use super::enrolment::EnrolledAt;
-use super::provers::ProverRecord;
+use super::provers::{Home, ProverRecord};
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::Stored;
 use crate::enrol::{IDS_PER_QUERY, PushIds as _};
@@ -264,6 +264,27 @@ impl Registry {
 
     /// Whether a prover's record says that it has proven nothing since it was enrolled.
     pub(super) async fn is_unproven_in(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
+        let known = self.appraisal_in(connection, device).await?;
+        Ok(known.is_some_and(|known| known.state == State::Unproven))
+    }
+
+    /// Where a prover was asked last; `None`: nowhere yet, or nobody can tell.
+    pub(super) async fn last_asked_in(
+        &self,
+        connection: &mut Connection,
+        device: DeviceId,
+    ) -> Result<Option<Home>> {
+        let known = self.appraisal_in(connection, device).await?;
+        Ok(known.and_then(|known| {
+            Some(Home {
+                gateway: known.gateway,
+                address: known.address?,
+            })
+        }))
+    }
+
+    /// Its row, if that authenticates.
+    async fn appraisal_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Option<Appraisal>> {
         let row: Option<AppraisalRow> = sql::query(concat!(
             "SELECT ",
             appraisal_columns!(),
@@ -272,8 +293,7 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(connection)
         .await?;
-        let known = row.and_then(|row| appraisal_from_row(self.record_mac(), &row).ok());
-        Ok(known.is_some_and(|known| known.state == State::Unproven))
+        Ok(row.and_then(|row| appraisal_from_row(self.record_mac(), &row).ok()))
     }
 
     /// Where a prover begins that has just been enrolled.

@@ -43,7 +43,7 @@ pub struct NewProver {
     pub binding: Option<Vec<u8>>,
     /// Its own entries, laid over those of its group: `Configuration::encode` of `linewarden-measurement`.
     pub overlay: Option<Vec<u8>>,
-    /// Where it is asked at first.
+    /// Where it is asked at first; `None`: where its session is, or of a device in quarantine, where it was asked last.
     pub home: Option<Home>,
     /// The UDP port that it is asked at.
     pub port: u16,
@@ -135,7 +135,8 @@ pub(super) fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<
 }
 
 impl Registry {
-    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten. Its
+    /// Makes a device a prover, in place of what it was as one before; how it stood then, and its evidence, are forgotten, but not
+    /// where one in quarantine was asked last. Its
     /// [`EnrolledAt`] is another one, however the clock stands. Returns the revision under which gateways learn of it. A device in quarantine stays there; any other is
     /// [`State::Unproven`] until it proves something, unless it is a prover with that key already and has proven something by it.
     ///
@@ -197,6 +198,14 @@ impl Registry {
             Err(RegistryError::DamagedRecord { .. }) => None,
             Err(error) => return Err(error),
         };
+        // One in quarantine gets no session, so that no gateway would find it by itself. Any other may be elsewhere by now.
+        let home = match prover.home {
+            None if info.quarantine.is_some() => {
+                let last = self.last_asked_in(connection, device).await?;
+                last.or(before.as_ref().and_then(|before| before.home))
+            }
+            home => home,
+        };
         // The column is signed.
         let next_s = before
             .as_ref()
@@ -208,7 +217,7 @@ impl Registry {
             protection: prover.protection,
             binding: prover.binding,
             overlay: prover.overlay,
-            home: prover.home,
+            home,
             port: prover.port,
             enrolled_at_s: now_s.max(next_s.cast_unsigned()),
             enrolled_period: prover.enrolled_period,

@@ -149,10 +149,16 @@ impl Registry {
         let mut record = match self.prover_in(&mut transaction, device).await {
             Ok(None) => return Ok(false),
             Ok(Some((record, _))) if record.removed => return Ok(false),
-            Ok(Some((record, _))) => remains(device, record.group, record.enrolled_at_s),
+            Ok(Some((record, _))) => ProverRecord {
+                home: record.home,
+                ..remains(device, record.group, record.enrolled_at_s)
+            },
             Err(RegistryError::DamagedRecord { .. }) => remains(device, GroupName::unknown(), UNKNOWN_S),
             Err(error) => return Err(error),
         };
+        // Should it become one again.
+        let last = self.last_asked_in(&mut transaction, device).await?;
+        record.home = last.or(record.home);
         record.revision = advance(&mut transaction).await?.cast_unsigned();
         forget(&mut transaction, device).await?;
         self.write_prover(&mut transaction, &record, None).await?;

@@ -135,7 +135,10 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             gateway: GatewayId(gateway),
             address,
         });
-        let (home, port) = (home.or(before.home), args.port.unwrap_or(before.port));
+        let port = args.port.unwrap_or(before.port);
+        // Of one in quarantine the registry knows where it was asked last.
+        let is_out = registry.get(device).await?.quarantine.is_some();
+        let home = home.or(before.home.filter(|_| !is_out));
         let moved = NewProver {
             device,
             group: before.group,
@@ -148,7 +151,8 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             enrolled_period: before.enrolled_period,
         };
         registry.enrol_prover(moved, now_s).await?;
-        Ok((home, port))
+        let after = registry.prover(device).await?;
+        Ok((after.and_then(|after| after.home), port))
     })?;
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
@@ -157,7 +161,7 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     }))?;
     let place = home.map_or_else(String::new, |home| {
         format!(
-            ", before its first session by gateway {} at {}",
+            ", without a session by gateway {} at {}",
             home.gateway, home.address
         )
     });

@@ -12,7 +12,7 @@ use linewarden_registry::{Group, Protection, ProverRecord, Registry, RegistryErr
 use linewarden_tpm::evidence::{Evidence, Examined};
 use serde_json::{Value, json};
 
-use super::standing::{Fleet, Standing, Which};
+use super::standing::{Fleet, Shown, Standing, Which, ago};
 use super::{reference, status};
 use crate::cmd::device::date;
 use crate::cmd::now_s;
@@ -50,6 +50,9 @@ struct Known {
     roll_out: Option<(Expected, u64)>,
     own: Option<Expected>,
     told: Option<Told>,
+    /// The period that runs.
+    running: Option<u64>,
+    now_s: u64,
     /// The log that came before explains what it should run.
     log_before: Option<Explained>,
 }
@@ -72,7 +75,7 @@ pub fn run(args: &ExplainArgs, output: Output) -> Result<(), Failure> {
         .with(async |registry| read(registry, args.device, now_s).await)?;
     match output.is_json() {
         true => output.object(&as_json(&known)),
-        false => tell(&known, now_s, output),
+        false => tell(&known, output),
     }
 }
 
@@ -95,6 +98,7 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Known
         None => None,
         Some((at_s, document)) => Some(told(registry, &prover, at_s, &document).await?),
     };
+    let running = registry.newest_begun_period().await?;
     let before = registry.evidence_before(device).await?;
     let log_before = before
         .zip(base.as_ref().ok())
@@ -106,6 +110,8 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Known
         base,
         own,
         told,
+        running: running.map(|period| period.number.0),
+        now_s,
         log_before,
     })
 }
@@ -186,6 +192,25 @@ impl Known {
         told.is_some_and(|told| self.standing.has_proven_since(told.at_s))
     }
 
+    /// Why what the device has said may be of another start of it than the one that is asked now.
+    fn outdated(&self) -> Option<String> {
+        let told = self.told.as_ref()?;
+        let standing = &self.standing;
+        if told.at_s < standing.enrolled_at_s {
+            let enrolled = date(standing.enrolled_at_s);
+            return Some(format!("it is older than the enrolment of {enrolled}"));
+        }
+        let is_silent = matches!(standing.shown, Shown::Silent | Shown::Quarantined);
+        let since_s = standing
+            .since_s
+            .filter(|since_s| is_silent && told.at_s <= *since_s)?;
+        Some(format!(
+            "{} since {}: the device may have been started anew since, and run something else",
+            standing.text(),
+            date(since_s)
+        ))
+    }
+
     fn is_rolled_out(&self) -> bool {
         let said = self.told.as_ref().and_then(|told| told.examined.as_ref().ok());
         let roll_out = self
@@ -220,12 +245,15 @@ fn as_json(known: &Known) -> Value {
     let told = known.told.as_ref().map(|told| match &told.examined {
         Ok(examined) => json!({
             "at_s": told.at_s,
+            "age_s": known.now_s.saturating_sub(told.at_s),
             "period": told.period,
             "hash": examined.configuration.hash(),
             "configuration": examined.configuration,
             "quote": examined.quoted,
         }),
-        Err(why) => json!({ "at_s": told.at_s, "period": told.period, "unbelieved": why }),
+        Err(why) => json!({
+            "at_s": told.at_s, "age_s": known.now_s.saturating_sub(told.at_s), "period": told.period, "unbelieved": why,
+        }),
     });
     let expected = |expected: &Expected| match expected {
         Ok(configuration) => json!({ "hash": configuration.hash(), "configuration": configuration }),
@@ -241,11 +269,13 @@ fn as_json(known: &Known) -> Value {
         "says": told,
         "difference": known.difference(),
         "is_old": known.is_old(),
+        "outdated": known.outdated(),
+        "running_period": known.running,
         "is_rolled_out": known.is_rolled_out(),
     })
 }
 
-fn tell(known: &Known, now_s: u64, output: Output) -> Result<(), Failure> {
+fn tell(known: &Known, output: Output) -> Result<(), Failure> {
     let standing = &known.standing;
     let shown = |expected: &Expected| match expected {
         Ok(configuration) => format!("{} ({})", configuration.hash(), reference::extent(configuration)),
@@ -259,6 +289,7 @@ fn tell(known: &Known, now_s: u64, output: Output) -> Result<(), Failure> {
         ("state", state(standing)),
     ];
     fields.extend(standing.reason.clone().map(|reason| ("why", reason)));
+    fields.extend(standing.waits_for().map(|waits_for| ("waits for", waits_for)));
     if let Some(appraisal) = &standing.appraisal {
         let address = appraisal
             .address
@@ -269,7 +300,7 @@ fn tell(known: &Known, now_s: u64, output: Output) -> Result<(), Failure> {
         "enrolled at",
         match standing.home {
             Some(home) => format!(
-                "UDP port {}, before its first session by gateway {} at {}",
+                "UDP port {}, without a session by gateway {} at {}",
                 standing.port, home.gateway, home.address
             ),
             None => format!("UDP port {}, by nobody before its first session", standing.port),
@@ -278,7 +309,11 @@ fn tell(known: &Known, now_s: u64, output: Output) -> Result<(), Failure> {
     fields.push(("should run", shown(&known.base)));
     fields.extend(known.own.as_ref().map(|own| ("of its own", shown(own))));
     fields.extend(known.roll_out.as_ref().map(|(expected, until_s)| {
-        let when = if now_s < *until_s { "until" } else { "over since" };
+        let when = if known.now_s < *until_s {
+            "until"
+        } else {
+            "over since"
+        };
         (
             "or, rolled out",
             format!("{}, {when} {}", shown(expected), date(*until_s)),
@@ -300,13 +335,16 @@ fn state(standing: &Standing) -> String {
 }
 
 fn said(known: &Known, told: &Told) -> Vec<(&'static str, String)> {
-    let came = format!(
-        "{}{}",
-        date(told.at_s),
-        told.period
-            .map_or_else(String::new, |period| format!(", of period {period}"))
-    );
-    match &told.examined {
+    let period = match (told.period, known.running) {
+        (Some(period), Some(running)) if period != running => {
+            format!(", of period {period} (period {running} runs)")
+        }
+        (Some(period), _) => format!(", of period {period}"),
+        (None, _) => String::new(),
+    };
+    let age = ago(known.now_s.saturating_sub(told.at_s));
+    let came = format!("{}, {age} ago{period}", date(told.at_s));
+    let mut fields = match &told.examined {
         Ok(examined) => vec![
             (
                 "says it runs",
@@ -323,7 +361,9 @@ fn said(known: &Known, told: &Told) -> Vec<(&'static str, String)> {
             ("says it runs", format!("what cannot be believed: {why}")),
             ("said on", came),
         ],
-    }
+    };
+    fields.extend(known.outdated().map(|why| ("outdated", why)));
+    fields
 }
 
 fn conclusion(known: &Known, output: Output) -> Result<(), Failure> {
@@ -336,17 +376,27 @@ fn conclusion(known: &Known, output: Output) -> Result<(), Failure> {
     if told.examined.is_err() {
         return Ok(());
     }
+    let is_outdated = known.outdated().is_some();
+    let now = match is_outdated {
+        true => " Outdated: what it runs now is not known.",
+        false => "",
+    };
     if known.is_rolled_out() {
-        return output.line("It says it runs what is being rolled out.");
+        return output.line(format_args!("It says it runs what is being rolled out.{now}"));
     }
     match known.difference() {
         None => Ok(()),
-        Some(difference) if difference.is_empty() => output.line("It says it runs what it should."),
+        Some(difference) if difference.is_empty() => {
+            output.line(format_args!("It says it runs what it should.{now}"))
+        }
         Some(_) if known.is_old() => output.line(
             "It has proven since that it runs what it should: what it said before is over, and not shown (--json has it).",
         ),
         Some(difference) => {
-            output.line("What differs from what it should run:")?;
+            output.line(match is_outdated {
+                true => "What differed from what it should run when it was last heard:",
+                false => "What differs from what it should run:",
+            })?;
             for line in difference.to_string().lines() {
                 output.line(format_args!("  {line}"))?;
             }

@@ -6,10 +6,11 @@ use clap::ValueEnum;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
     Appraisal, DeviceInfo, Filter, Group, GroupName, GroupPolicy, Home, Protection, ProverRecord, Registry,
-    RegistryError, RoundRecord, State,
+    RegistryError, Reopen, RoundRecord, State,
 };
 use serde::Serialize;
 
+use crate::cmd::device::date;
 use crate::failure::Failure;
 
 /// Records read at once.
@@ -95,14 +96,53 @@ pub struct Standing {
     pub looked_s: Option<u64>,
     /// The UDP port that it is asked at.
     pub port: u16,
-    /// Where it is asked before its first session.
+    /// Where it is asked that was not asked yet.
     pub home: Option<Home>,
+    /// When its key was enrolled, seconds since 1970-01-01 UTC.
+    pub enrolled_at_s: u64,
+    /// Whether it leaves quarantine by a command only.
+    pub needs_reopen: bool,
 }
 
 impl Standing {
     /// Whether it has proven what it should after that time, seconds since 1970-01-01 UTC.
     pub fn has_proven_since(&self, at_s: u64) -> bool {
         matches!(self.shown, Shown::Ok | Shown::Late) && self.looked_s.is_some_and(|looked_s| looked_s > at_s)
+    }
+
+    /// What has to happen before it is well; nothing of a device that a gateway has seen since it was enrolled, and that is not shut
+    /// out.
+    pub fn waits_for(&self) -> Option<String> {
+        let what = match self.shown {
+            Shown::NeverAsked => "its first round",
+            Shown::NeverProved | Shown::Quarantined => "a proof of what it should run",
+            Shown::Ok | Shown::Late | Shown::Silent | Shown::Stale | Shown::Revoked => return None,
+        };
+        let asked = self.appraisal.as_ref().and_then(|appraisal| {
+            Some(Home {
+                gateway: appraisal.gateway,
+                address: appraisal.address?,
+            })
+        });
+        let device = self.device;
+        let place = match asked.or(self.home) {
+            Some(Home { gateway, address }) => {
+                format!("gateway {gateway} asks it at {address}, UDP port {}", self.port)
+            }
+            None if self.shown == Shown::Quarantined => format!(
+                "no gateway asks it, for none has seen it, and quarantine allows no session: `attest move {device} --gateway ID \
+                 --address ADDRESS` names one"
+            ),
+            None => format!(
+                "it is asked where it has its first session, or by `attest move {device} --gateway ID --address ADDRESS`"
+            ),
+        };
+        let command = match self.needs_reopen && self.shown == Shown::Quarantined {
+            true => format!("; then `attest reopen {device}` lets it in"),
+            false => String::new(),
+        };
+        let enrolled = date(self.enrolled_at_s);
+        Some(format!("{what} with the key of {enrolled}; {place}{command}"))
     }
 
     /// "STALE for 310 s".
@@ -406,6 +446,8 @@ fn standing(
         looked_s: round.map(|round| round.ended_at_s),
         port: prover.port,
         home: prover.home,
+        enrolled_at_s: prover.enrolled_at_s,
+        needs_reopen: policy.is_some_and(|policy| policy.reopen == Reopen::ByCommand),
     }
 }
 

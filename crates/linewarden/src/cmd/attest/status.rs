@@ -79,9 +79,12 @@ pub struct Line<'a> {
     last_round: Option<u32>,
     address: Option<std::net::IpAddr>,
     port: u16,
-    /// Where it is asked before its first session.
+    /// Where it is asked that was not asked yet.
     home: Option<HomeLine>,
     reference: Option<&'static str>,
+    /// What has to happen before it is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
@@ -118,6 +121,7 @@ impl<'a> From<&'a Standing> for Line<'a> {
                     Configuration::Current => "base",
                     Configuration::Alternate => "roll-out",
                 }),
+            waits_for: standing.waits_for(),
             reason: standing.reason.as_deref(),
         }
     }

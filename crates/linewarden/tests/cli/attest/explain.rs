@@ -11,6 +11,10 @@ const DEVICE: DeviceId = DeviceId(0xd1);
 
 /// Has the device say what it runs, as its agent would.
 fn says(site: &Site, period: u64, configuration: &Configuration) {
+    says_at(site, period, configuration, super::rounds::now_s());
+}
+
+fn says_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) {
     let evidence = Evidence {
         version: Version,
         period,
@@ -21,10 +25,7 @@ fn says(site: &Site, period: u64, configuration: &Configuration) {
     };
     let document = serde_json::to_vec(&evidence).unwrap();
     site.with_registry(async |registry| {
-        registry
-            .put_evidence(DEVICE, &document, 1_700_000_000)
-            .await
-            .unwrap();
+        registry.put_evidence(DEVICE, &document, at_s).await.unwrap();
     });
 }
 
@@ -104,7 +105,7 @@ fn a_difference_from_before_the_last_proof_is_not_shown() {
         false
     );
     site.with_registry(async |registry| {
-        super::rounds::record(registry, &[DEVICE], 1, super::rounds::now_s()).await;
+        super::rounds::record(registry, &[DEVICE], 1, super::rounds::now_s() + 1).await;
     });
     let shown = site.on_registry("attest explain d1").ok();
     assert!(
@@ -115,6 +116,41 @@ fn a_difference_from_before_the_last_proof_is_not_shown() {
     assert_eq!(
         json(&site.on_registry("attest explain d1 --json").ok())["is_old"],
         true
+    );
+}
+
+/// A device that was started anew and cannot prove anything any more can say nothing either: quarantine allows no session.
+#[test]
+fn what_a_device_said_before_it_fell_silent_or_was_enrolled_is_outdated() {
+    let site = site();
+    let should = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
+    says_at(&site, 1, &should, super::rounds::now_s() - 7_000);
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(
+        shown.contains(", 116 min ago, of period 1")
+            && shown.contains("outdated      it is older than the enrolment of")
+            && shown.ends_with("It says it runs what it should. Outdated: what it runs now is not known.\n"),
+        "{shown}"
+    );
+    says(&site, 1, &should);
+    let says_now = json(&site.on_registry("attest explain d1 --json").ok());
+    assert_eq!(says_now["outdated"], serde_json::Value::Null);
+    site.with_registry(async |registry| {
+        let enrolled_at = registry.prover(DEVICE).await.unwrap().unwrap().enrolled_at();
+        let suspect = linewarden_registry::Suspect {
+            device: DEVICE,
+            enrolled_at,
+            reason: "silent".to_owned(),
+        };
+        let at_s = super::rounds::now_s() + 1;
+        registry.quarantine(&[suspect], at_s).await.unwrap();
+    });
+    let shown = site.on_registry("attest explain d1").ok();
+    assert!(
+        shown.contains("outdated      quarantined since")
+            && shown.contains("no gateway asks it, for none has seen it")
+            && shown.ends_with("Outdated: what it runs now is not known.\n"),
+        "{shown}"
     );
 }
 

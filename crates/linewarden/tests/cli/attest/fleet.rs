@@ -298,7 +298,7 @@ fn a_device_is_asked_elsewhere_with_the_key_that_it_has() {
         .ok();
     assert_eq!(
         told,
-        "00000000000000d1 is asked at UDP port 7000, before its first session by gateway 5 at 192.0.2.7\n"
+        "00000000000000d1 is asked at UDP port 7000, without a session by gateway 5 at 192.0.2.7\n"
     );
     site.on_registry("attest move d1 --port 7001").ok();
     let after = prover();

@@ -58,12 +58,18 @@ impl Device {
             let (is_mute, ends, key) = (Arc::clone(&is_mute), Arc::clone(&ends), Arc::clone(&key));
             move || {
                 let mut prover = Prover::new(device, Period(0));
+                let mut last = None;
                 let mut buffer = [0; 2048];
                 while !ends.load(Ordering::Relaxed) {
                     let Ok((length, from)) = socket.recv_from(&mut buffer) else {
                         continue;
                     };
                     let key = key.lock().unwrap().clone();
+                    let bytes = key.as_ref().map(|key| *key.as_bytes());
+                    // What was made with the key before proves nothing.
+                    if std::mem::replace(&mut last, bytes) != bytes {
+                        prover = Prover::new(device, Period(0));
+                    }
                     if let (Some(key), false) = (key, is_mute.load(Ordering::Relaxed)) {
                         answer(device, &mut prover, &key, &buffer[..length], &socket, from);
                     }
@@ -77,6 +83,13 @@ impl Device {
             thread: Some(thread),
             key,
         }
+    }
+
+    fn take_key(&self, site: &Site, file: &str) {
+        let text = fs::read_to_string(site.path(file)).unwrap();
+        let mut key = [0; 32];
+        hex::decode_to_slice(text.trim_end(), &mut key).unwrap();
+        *self.key.lock().unwrap() = Some(AttestationKey::from_bytes(key));
     }
 
     fn is_mute(&self, is_mute: bool) {
@@ -153,10 +166,7 @@ impl Field {
                     device.port
                 ))
                 .ok();
-                let text = fs::read_to_string(site.path(&format!("d{number}.key"))).unwrap();
-                let mut key = [0; 32];
-                hex::decode_to_slice(text.trim_end(), &mut key).unwrap();
-                *device.key.lock().unwrap() = Some(AttestationKey::from_bytes(key));
+                device.take_key(&site, &format!("d{number}.key"));
                 device
             })
             .collect();
@@ -448,6 +458,45 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
     field.devices[1].is_mute(false);
     field.round();
     assert_eq!(field.states(), ["ok"; 3], "a proof lets it in");
+}
+
+/// Nothing but a proof lets it out, and it can have no session: it has to be asked where it was asked before.
+#[test]
+fn a_device_that_is_enrolled_anew_in_quarantine_is_asked_and_let_in_by_its_proof() {
+    let field = Field::new(2, SLOW);
+    let site = &field.site;
+    let device = &field.devices[1];
+    let _gateway = field.serve();
+    field.round();
+    for (file, before) in [("new.key", ""), ("newer.key", "attest remove d2")] {
+        device.is_mute(true);
+        field.round();
+        field.round();
+        assert_eq!(field.states(), ["ok", "quarantined"]);
+        if !before.is_empty() {
+            site.on_registry(before).ok();
+        }
+        site.on_registry(&format!(
+            "attest enroll d2 --group pumps --software --key-out {file} --port {} --replace",
+            device.port
+        ))
+        .ok();
+        let shown = site.on_registry("attest explain d2").ok();
+        assert!(
+            shown.contains("waits for     a proof of what it should run with the key of 20")
+                && shown.contains("; gateway 5 asks it at 127.0.0.1, UDP port"),
+            "{shown}"
+        );
+        let waits_for = site.standing("d2")["waits_for"].as_str().unwrap().to_owned();
+        assert!(shown.contains(&waits_for), "{waits_for}");
+        device.is_mute(false);
+        // With the key before it proves nothing.
+        field.round();
+        assert_eq!(field.states(), ["ok", "quarantined"]);
+        device.take_key(site, file);
+        field.round();
+        assert_eq!(field.states(), ["ok"; 2], "after {file}");
+    }
 }
 
 /// A gateway that was killed after it had the registry shut a device out, and before it had recorded the round.

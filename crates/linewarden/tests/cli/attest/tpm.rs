@@ -12,7 +12,8 @@ use linewarden_measurement::pcr::PcrSelection;
 use linewarden_protocol::attest::{PeriodStart, quote_nonce};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::Protection;
-use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind};
+use linewarden_tpm::AttestationKey as _;
+use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind, TpmKey};
 use linewarden_tpm::endorsement::EkHash;
 use linewarden_tpm::enrol::{Identity, Offer, Version, from_json};
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
@@ -190,7 +191,7 @@ impl Bench {
         let document = serde_json::to_vec(&evidence).unwrap();
         self.site.with_registry(async |registry| {
             registry
-                .put_evidence(DEVICE, &document, 1_790_000_000)
+                .put_evidence(DEVICE, &document, super::rounds::now_s())
                 .await
                 .unwrap();
         });
@@ -234,6 +235,48 @@ impl Bench {
             lines[at + 2].contains("is entry 1") && lines[at + 2].contains("kernel 2"),
             "{shown}"
         );
+    }
+}
+
+/// A fleet is updated without enrolling it twice: the key works with the old kernel, with the new one, and with no other.
+#[test]
+fn a_key_works_in_the_boots_of_its_group_and_in_those_that_were_named() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let state = |bench: &Bench, kernel: &[u8], file: &str| {
+        bench.boots(kernel);
+        let pcrs = bench.emulator.open().pcrs(BANK, selection()).unwrap();
+        let measured = Configuration::new(pcrs, configuration(1).files().clone()).unwrap();
+        bench.site.write_configuration(file, &measured);
+    };
+    state(&bench, b"kernel 2", "2.conf");
+    state(&bench, b"kernel 3", "3.conf");
+    state(&bench, b"kernel 1", "1.conf");
+    let run = |bench: &Bench, words: &str| bench.site.on_registry(words).ok();
+    run(&bench, "attest group set pumps --reference 1.conf");
+    run(
+        &bench,
+        "attest group roll-out pumps --reference 2.conf --for 3600",
+    );
+    bench.identity(Some(log_of(b"kernel 1")));
+    let error = bench.begin("--trust makers --state pumps.conf").refused(2);
+    assert!(error.contains("pumps.conf: it is of PCRs"), "{error}");
+    let told = bench.begin("--trust makers --state 3.conf --state 1.conf").ok();
+    assert!(told.contains("the key works in 3 states of 2 PCRs"), "{told}");
+    bench.answer();
+    bench.finish("").ok();
+    let key = bench.keys.key.clone().unwrap();
+    for (kernel, works) in [
+        (b"kernel 1", true),
+        (b"kernel 2", true),
+        (b"kernel 3", true),
+        (b"kernel 4", false),
+    ] {
+        bench.boots(kernel);
+        let loaded = TpmKey::load(bench.emulator.open(), EndorsementKind::Rsa2048, &key);
+        let made = loaded.unwrap().hmac(b"message");
+        assert_eq!(made.is_ok(), works, "{}: {made:?}", kernel.escape_ascii());
     }
 }
 

@@ -29,7 +29,9 @@ With --software the key is a file, which goes to the device in secret (`[attest]
 whatever he likes in the device's name. With a TPM the key lies in it, works only while the boot is the one that was \
 enrolled, and cannot be copied; that takes two steps. The device makes its identity, which comes with its TPM's certificate \
 and its event log; the offer answers it and is of use to that TPM alone; the device's answer proves that the key arrived. \
-The answer has 300 s from the offer on.
+The answer has 300 s from the offer on. The key works in up to eight boots: the one that the device is in, those of the group's \
+reference value and of what it is being updated to if they have the same PCRs, and each --state. So enroll a device anew \
+while the group is rolled out, before it starts the next kernel.
 
 --trust names a directory: certificates of the TPMs' makers that are believed, and in `intermediate` below it those that \
 count only under one of them, each in PEM or DER.
@@ -89,6 +91,15 @@ pub struct EnrollArgs {
     /// --identity: SHA-256 of an endorsement key that is believed without a certificate
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
+    /// --identity: another boot in which the key shall work, as the next kernel's: a file that `attest measure --out` has written
+    /// there; may be given more than once. What the group is to run, and is being updated to, is allowed by itself
+    #[arg(
+        long,
+        help_heading = "Keys in TPMs",
+        value_name = "FILE",
+        requires = "identity"
+    )]
+    state: Vec<PathBuf>,
     /// --identity: the new file with what the device must answer; nothing may be there
     #[arg(
         long,

@@ -5,10 +5,12 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{read_bounded, sync_parent};
+use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::eventlog::{EventLog, explains};
+use linewarden_measurement::pcr::PcrValues;
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Protection, Registry};
+use linewarden_registry::{Group, Protection, Registry};
 use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
 use linewarden_tpm::enrol::{self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, Offer};
 use linewarden_tpm::policy::PcrPolicy;
@@ -17,6 +19,7 @@ use rand_chacha::ChaCha20Rng;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::super::reference;
 use super::software::tell_agent;
 use super::{Common, EnrollArgs, check, group, message};
 use crate::cmd::now_s;
@@ -63,15 +66,17 @@ pub fn begin(
     let trust = trust(args)?;
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
-    args.registry.with(async |registry| {
-        group::find(registry, &args.group).await?;
-        check(args, registry, device).await
+    let group = args.registry.with(async |registry| {
+        let group = group::find(registry, &args.group).await?;
+        check(args, registry, device).await?;
+        Ok(group)
     })?;
     let events = explained(identity_path, &identity)?;
     let pcrs = &identity.pcrs.0;
     let wrong =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
-    let policy = PcrPolicy::new(std::slice::from_ref(pcrs)).map_err(|error| wrong(&error))?;
+    let policy = PcrPolicy::new(&states(args, &group, pcrs)?).map_err(|error| wrong(&error))?;
+    let states = policy.branches().len() as u64;
     let (offer, enrolment) = enrol::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
         .map_err(|error| wrong(&refusal(&error, args.pin)))?;
     keep_both(device, &offer, enrolment, offer_path, pending_path)?;
@@ -81,6 +86,7 @@ pub fn begin(
         "pending": pending_path,
         "pcrs": identity.pcrs,
         "events": events,
+        "states": states,
         "answer_within_s": ANSWER_SECONDS_MAX,
     }))?;
     output.line(format_args!(
@@ -89,10 +95,46 @@ pub fn begin(
         counted(events, "event")
     ))?;
     output.line(format_args!(
+        "the key works in {} of {}",
+        counted(states, "state"),
+        counted(pcrs.selection().len() as u64, "PCR")
+    ))?;
+    output.line(format_args!(
         "{} is for the device, which has {ANSWER_SECONDS_MAX} s to answer; {} is secret and removed at the end",
         offer_path.display(),
         pending_path.display()
     ))
+}
+
+/// The boots in which the key works: the one that the device is in, those that its group may be in, and those that are named.
+fn states(args: &EnrollArgs, group: &Group, now: &PcrValues) -> Result<Vec<PcrValues>, Failure> {
+    let is_like = |pcrs: &PcrValues| pcrs.bank() == now.bank() && pcrs.selection() == now.selection();
+    let mut states = vec![now.clone()];
+    let rolled_out = group.roll_out.as_ref().map(|roll_out| &roll_out.reference);
+    for encoding in group.reference.iter().chain(rolled_out) {
+        let of_group = Configuration::decode(encoding).map_err(|error| {
+            Failure::failed(format!(
+                "what group {} may run cannot be read: {error}",
+                args.group
+            ))
+        })?;
+        states.extend(Some(of_group.pcrs().clone()).filter(is_like));
+    }
+    for path in &args.state {
+        let named = reference::read(path)?;
+        if !is_like(named.pcrs()) {
+            return Err(Failure::input(format!(
+                "{}: it is of PCRs {} of {}, and the key of PCRs {} of {}; measure with the same `pcrs` and `bank`",
+                path.display(),
+                named.pcrs().selection(),
+                named.pcrs().bank(),
+                now.selection(),
+                now.bank()
+            )));
+        }
+        states.push(named.pcrs().clone());
+    }
+    Ok(states)
 }
 
 /// Nothing explains a key that is bound to what nobody can read: the log must be there and true.
