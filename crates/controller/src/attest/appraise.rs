@@ -523,7 +523,7 @@ fn reason(standing: &Standing, policy: &GroupPolicy) -> String {
 /// Silence shuts out no device that has proved nothing since its enrollment, so only this says that something is wrong with it. Once,
 /// after as many rounds as would shut another device out.
 fn warn_unproven(device: DeviceId, standing: &Standing, policy: &GroupPolicy) {
-    if standing.state == State::Unproven && standing.asked == u64::from(policy.of) {
+    if standing.is_due_for_warning(policy) {
         tracing::warn!(
             %device,
             rounds = standing.asked,
