@@ -159,6 +159,8 @@ pub struct FieldError {
     pub problem: String,
     /// It is refused for safety: a secret that others can read.
     pub is_unsafe: bool,
+    /// It is refused by nothing, and likely no intent.
+    pub is_warning: bool,
 }
 
 pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
@@ -166,6 +168,7 @@ pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, Field
         path: path.iter().map(ToString::to_string).collect(),
         problem: problem.to_string(),
         is_unsafe: false,
+        is_warning: false,
     })
 }
 

@@ -155,9 +155,9 @@ fn sets(status: &str, name: &str) -> Vec<u64> {
 }
 
 #[track_caller]
-fn all_are(status: &str, name: &str, expected: u64) {
+fn all_are(status: &str, name: &str, expected: u64, threads_min: usize) {
     let sets = sets(status, name);
-    assert!(sets.len() > 3, "{status}");
+    assert!(sets.len() >= threads_min, "{status}");
     assert!(
         sets.iter().all(|set| *set == expected),
         "{name}{sets:x?}, not {expected:x}"
@@ -186,6 +186,7 @@ fn first_fleet(machine: &Machine) {
     machine.run(
         "cp /usr/share/doc/linewarden/examples/gateway-of-controllers.toml /etc/linewarden/gateway.toml",
     );
+    machine.run(r"printf '[attest]\nprovers = 100\n' >>/etc/linewarden/gateway.toml");
     machine.run("sed -i '1i 127.0.0.1 ctl-a.example' /etc/hosts");
     machine.linewarden("certificate ca --out pki");
     machine.linewarden("certificate controller --ca pki --name ctl-a.example --out ctl-a");
@@ -197,7 +198,7 @@ fn first_fleet(machine: &Machine) {
     machine.systemctl("start linewarden-controller");
     assert!(health(machine).starts_with("HTTP/1.1 200"));
     machine.linewarden(
-        "device enroll simulated --device d1 --rows 40 --out devices --gateway 10.7.0.1 --interface eth0 \
+        "device enroll simulated --device d1 --rows 200 --out devices --gateway 10.7.0.1 --interface eth0 \
          --registry fleet.registry --key-file master.key",
     );
     machine.linewarden("check --machine /etc/linewarden/controller.toml");
@@ -212,10 +213,12 @@ fn status(machine: &Machine, unit: &str) -> String {
 
 fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
     let status = status(machine, unit);
+    // The agent has one thread beside its first.
+    let threads_min = if unit == "linewarden-agent" { 2 } else { 4 };
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
-        all_are(&status, set, 0);
+        all_are(&status, set, 0, threads_min);
     }
-    all_are(&status, "CapBnd:", bounds);
+    all_are(&status, "CapBnd:", bounds, threads_min);
     let user = machine.run("id -u linewarden");
     for (line, value) in [("NoNewPrivs:", "1"), ("Seccomp:", "2"), ("Uid:", user.trim())] {
         let mut lines = status.lines().filter_map(|shown| shown.strip_prefix(line));
@@ -278,6 +281,10 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
     first_fleet(&machine);
     is_confined(&machine, "linewarden-controller", 0);
     is_confined(&machine, "linewarden-gateway", OF_THE_GATEWAY);
+    // Packet threads of the data plane `host` have a CPU each; a controller has no such thing.
+    let pinned = "/usr/bin/taskset -c 0 /bin/true";
+    assert!(ends_well_as(&machine, "linewarden-gateway", pinned));
+    assert!(!ends_well_as(&machine, "linewarden-controller", pinned));
 
     // Without any of what it started with, another configuration comes into force, devices come in for the first time and go on.
     machine.run("sed -i 's/^gate = .*/&\\nlease_s = 2/' /etc/linewarden/gateway.toml");
@@ -293,6 +300,7 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
 
     upgrade(&machine, &agent);
     drop(agent);
+    attest(&machine, &device);
     remove(&machine);
 }
 
@@ -312,6 +320,94 @@ fn upgrade(machine: &Machine, agent: &Process) {
     }
     let state = machine.try_run("systemctl is-active linewarden-agent");
     assert_eq!(state.stdout, b"inactive\n");
+}
+
+/// Whether a command ends well under all settings of a unit of the package but those of its start.
+fn ends_well_as(machine: &Machine, unit: &str, command: &str) -> bool {
+    let start =
+        "-e 's/^Type=.*/Type=oneshot/' -e '/^ExecStartPre=/d' -e '/^Restart/d' -e '/^RuntimeDirectory/d'";
+    machine.run(&format!(
+        "sed {start} -e 's#^ExecStart=.*#ExecStart={command}#' /usr/lib/systemd/system/{unit}.service \
+         >/etc/systemd/system/probe.service"
+    ));
+    machine.run("systemctl daemon-reload; systemctl reset-failed probe.service 2>/dev/null || true");
+    machine.try_run("systemctl start probe.service").status.success()
+}
+
+/// A user's directory on the test's machine.
+const HOME: &str = concat!("/home", "/sensor");
+/// What the agent is to measure: through a link, in a home, among the kernel's modules, a link, and nothing.
+const MEASURED: [&str; 5] = [
+    "/bin/linewarden",
+    HOME,
+    "/usr/lib/modules/test",
+    "/etc/sensor.d/link",
+    "/srv/absent",
+];
+
+/// The agent as the package's unit runs it, with all of the unit's settings: it measures in that sandbox what is measured outside, and
+/// proves it to the gateway. Only the network is another one, the device's.
+fn attest(machine: &Machine, device: &Namespace) {
+    let registry = "--registry fleet.registry --key-file master.key";
+    machine.run(&format!("install -D -m 755 /bin/true {HOME}/bin/sensord"));
+    machine.run("install -D -m 644 /etc/hosts /usr/lib/modules/test/sensor.ko");
+    machine.run("mkdir -p /etc/sensor.d; ln -s /proc/self/mounts /etc/sensor.d/link");
+    machine.run("cp /var/lib/linewarden/devices/00000000000000d1.toml /etc/linewarden/agent.toml");
+    machine.run(r#"sed -i -E 's#^((helper|seed_file) = ")#\1/var/lib/linewarden/devices/#' /etc/linewarden/agent.toml"#);
+    let files = MEASURED.map(|path| format!("\"{path}\"")).join(", ");
+    machine.run(&format!(
+        "printf '%s\n' '[attest]' 'key = \"/var/lib/linewarden/d1.attest-key\"' 'files = [{files}]' >>/etc/linewarden/agent.toml"
+    ));
+    let measured =
+        machine.linewarden("attest measure --config /etc/linewarden/agent.toml --out d1.reference");
+    for words in [
+        &format!("{HOME}/bin/sensord: file 0755"),
+        "/usr/lib/modules/test/sensor.ko: file 0644",
+        "/srv/absent: absent",
+    ] {
+        assert!(measured.contains(words), "{measured}");
+    }
+    machine.linewarden(&format!(
+        "attest group set pumps --reference d1.reference --every 1 {registry}"
+    ));
+    machine.linewarden(&format!(
+        "attest enroll d1 --group pumps --software --key-out d1.attest-key {registry}"
+    ));
+    machine.bind_network_of(device.pid(), "/run/device.net");
+    machine.run("mkdir -p /etc/systemd/system/linewarden-agent.service.d");
+    machine.run(r"printf '[Service]\nNetworkNamespacePath=/run/device.net\n' >/etc/systemd/system/linewarden-agent.service.d/network.conf");
+    machine.run("cp -r /etc/systemd/system/linewarden-agent.service.d /etc/systemd/system/probe.service.d");
+    let check = "/usr/bin/linewarden check --machine /etc/linewarden/agent.toml";
+    assert!(ends_well_as(machine, "linewarden-agent", check));
+    machine.systemctl("start linewarden-agent");
+    is_confined(machine, "linewarden-agent", 0);
+    let h = measured.lines().find_map(|line| line.strip_prefix("h ")).unwrap();
+    machine.wait_for_output(&format!(
+        "attested to gateway 7 in period [0-9]*: configuration {h}"
+    ));
+    machine.linewarden(&format!("attest round pumps --wait 60 {registry}"));
+    let status = machine.linewarden(&format!("attest status d1 {registry}"));
+    assert!(status.contains(" ok"), "{status}");
+    let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
+    assert!(status.starts_with("attested to gateway 7"), "{status}");
+
+    // What cannot be measured is an error that the service manager and the log show.
+    machine.run(&format!(
+        "chmod 700 {HOME}/bin; systemctl restart linewarden-agent"
+    ));
+    machine.wait_for_output(&format!(
+        "ERROR.*measurement failed.*{HOME}/bin: Permission denied"
+    ));
+    machine.wait_for_output(&format!("not attesting: {HOME}/bin: Permission denied"));
+    let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
+    let denied = format!("not attesting: {HOME}/bin: Permission denied");
+    assert!(status.starts_with(&denied), "{status}");
+    assert!(!ends_well_as(machine, "linewarden-agent", check));
+    machine.run("rm -r /etc/systemd/system/probe.service*");
+    machine.systemctl("stop linewarden-agent");
+    machine.run(&format!(
+        "umount /run/device.net; rm -r {HOME} /usr/lib/modules/test /etc/sensor.d"
+    ));
 }
 
 fn remove(machine: &Machine) {
@@ -387,7 +483,7 @@ fn a_gateway_gives_up_what_it_needed_to_start() {
             }
             status.push_str(&thread);
         }
-        all_are(&status, "CapInh:", 0);
+        all_are(&status, "CapInh:", 0, 4);
         gateway.signal(Signal::SIGHUP);
         gateway.event("reloaded");
         let told = gateway.terminate();

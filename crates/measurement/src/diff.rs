@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::digest::{Digest, HashAlgorithm};
-use crate::eventlog::{Explained, ExplainedEvent};
+use crate::eventlog::{Replayed, ReplayedEvent};
 use crate::files::{FileEntry, FilePath};
 use crate::pcr::{PcrIndex, PcrSelection};
 
@@ -43,7 +43,7 @@ pub struct PcrChange {
     pub value: Change<Option<Digest>>,
     /// The first event of this PCR that differs, where the logs tell it: [`Difference::with_events`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_event: Option<Box<Change<Option<ExplainedEvent>>>>,
+    pub first_event: Option<Box<Change<Option<ReplayedEvent>>>>,
 }
 
 /// A path at which something else is.
@@ -92,10 +92,10 @@ impl Difference {
         }
     }
 
-    /// Adds to each changed PCR the first event in which the logs differ. Both must explain the PCRs of the configuration that
-    /// they belong to; what they say of others is not told.
+    /// Adds to each changed PCR the first event in which the logs differ, which digests alone decide. Both must replay to the PCRs
+    /// of the configuration that they belong to; what they say of others is not told.
     #[must_use]
-    pub fn with_events(mut self, old: &Explained, new: &Explained) -> Self {
+    pub fn with_events(mut self, old: &Replayed, new: &Replayed) -> Self {
         for change in &mut self.pcrs {
             change.first_event = first_difference(change.pcr, old, new).map(Box::new);
         }
@@ -124,11 +124,7 @@ fn pcr_changes(old: &Configuration, new: &Configuration) -> Vec<PcrChange> {
         .collect()
 }
 
-fn first_difference(
-    pcr: PcrIndex,
-    old: &Explained,
-    new: &Explained,
-) -> Option<Change<Option<ExplainedEvent>>> {
+fn first_difference(pcr: PcrIndex, old: &Replayed, new: &Replayed) -> Option<Change<Option<ReplayedEvent>>> {
     let mut old = old.events().iter().filter(|event| event.pcr == pcr);
     let mut new = new.events().iter().filter(|event| event.pcr == pcr);
     loop {

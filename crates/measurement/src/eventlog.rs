@@ -1,19 +1,21 @@
 //! TCG event logs: what firmware and boot loaders say that they have extended into PCRs.
 //!
 //! Source: TCG PC Client Platform Firmware Profile (PFP) 1.06, section 10. A log is a claim. What of it is proven by the values
-//! of the PCRs, and what is not, is said by [`explains`] and in `docs/measurement.md`.
+//! of the PCRs, and what is not, is said by [`replays`] and in `docs/measurement.md`.
 
 mod binding;
 mod describe;
 mod kind;
+mod notice;
 mod parse;
 mod replay;
 mod text;
 
 pub use binding::Binding;
 pub use kind::EventType;
+pub use notice::{Notice, notices};
 pub use parse::{ENTRIES_MAX, EntryProblem, LOG_BYTES_MAX, ParseError};
-pub use replay::{Explained, ExplainedEvent, Unexplained, explains};
+pub use replay::{ReplayError, Replayed, ReplayedEvent, replays};
 
 use crate::digest::{Digest, HashAlgorithm};
 use crate::pcr::PcrIndex;
@@ -77,7 +79,7 @@ impl Event {
         self.digests.iter().find(|digest| digest.algorithm() == bank)
     }
 
-    /// What the firmware wrote beside the digest. See [`Binding`] for how far it can be believed.
+    /// What the firmware wrote beside the digest. See [`Binding`] for what of it is proven.
     pub fn data(&self) -> &[u8] {
         &self.data
     }

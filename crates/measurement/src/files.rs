@@ -5,6 +5,7 @@
 //! times, sizes on disk and extended attributes are left out: devices that run the same differ in them.
 
 mod read;
+mod walk;
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a device runs, as one number: TCG event logs that explain PCRs, sets of files, and the hash over both.
+//! What a device runs, as one number: TCG event logs that replay to PCRs, sets of files, and the hash over both.
 //!
 //! The device's agent makes a measurement; the controller appraises it and tells what has changed. Neither a TPM nor a
 //! network, a clock or a source of randomness is used here.

@@ -11,7 +11,7 @@ use common::log::{Log, values_of};
 use linewarden_measurement::HashAlgorithm::Sha256;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
-use linewarden_measurement::eventlog::{EventLog, EventType, explains};
+use linewarden_measurement::eventlog::{EventLog, EventType, replays};
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 use linewarden_measurement::pcr::PcrValues;
 use serde_json::json;
@@ -154,7 +154,7 @@ fn the_first_event_that_differs_is_told_for_each_pcr() {
     let configurations = values
         .each_ref()
         .map(|values| Configuration::new(values.clone(), BTreeMap::new()).unwrap());
-    let [old, new] = [0, 1].map(|side| explains(&logs[side], &values[side]).unwrap());
+    let [old, new] = [0, 1].map(|side| replays(&logs[side], &values[side]).unwrap());
     let difference = Difference::between(&configurations[0], &configurations[1]).with_events(&old, &new);
     let value = |side: usize, pcr: u32| values[side].get(common::log::pcr(pcr)).unwrap();
     let want = format!(

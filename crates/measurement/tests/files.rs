@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,8 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::files::{
     ContentHash, FileEntry, FilePath, FilesError, Limits, LinkTarget, Mode, measure,
 };
+use rustix::fs::{FileType, OFlags, ResolveFlags, fstat, openat2};
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 fn path(text: &str) -> FilePath {
@@ -157,13 +159,131 @@ fn links_are_their_texts() {
     assert!(matches!(tree.measure(&["/loop/x"]), Err(FilesError::Io { .. })));
 }
 
+/// What the kernel opens by itself, where it is let: nothing above the root, and no links of processes.
+fn opened_by_the_kernel(tree: &Tree, at: &str) -> Result<(FileType, u32), Errno> {
+    let root = fs::File::open(tree.at("")).unwrap();
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat2(&root, at, flags, rustix::fs::Mode::empty(), resolve)?;
+    let mode = fstat(&found)?.st_mode;
+    Ok((FileType::from_raw_mode(mode), mode & 0o7777))
+}
+
+#[test]
+fn paths_lead_where_the_kernel_would_lead_them() {
+    let tree = Tree::new();
+    // Each has a mode of its own, which tells where a path leads.
+    for (n, directory) in ["a", "a/b", "a/b/c", "d", "d/e", "etc", "etc/d", ""]
+        .into_iter()
+        .enumerate()
+    {
+        fs::create_dir_all(tree.at(directory)).unwrap();
+        fs::set_permissions(tree.at(directory), Permissions::from_mode(0o700 + n as u32)).unwrap();
+    }
+    let links = [
+        ("a/up", ".."),
+        ("a/b/far", "../../../../../../d"),
+        ("a/b/c/top", "/"),
+        ("a/b/c/around", "/a/../d/./e//"),
+        ("d/e/back", "../../a/b/c/around"),
+        ("d/chain", "e/back/back"),
+        ("d/loop", "loop/x"),
+        ("d/none", "/a/none/../b"),
+        ("d/file", "/etc/a.conf"),
+        ("d/through", "file/x"),
+        ("a/b/c/self", "."),
+        ("d/many", "../d/../d/../d/../d/e"),
+    ];
+    for (link, text) in links {
+        symlink(text, tree.at(link)).unwrap();
+    }
+    for n in 0..45 {
+        symlink(format!("n{}", n + 1), tree.at(&format!("n{n}"))).unwrap();
+    }
+    symlink("d", tree.at("n45")).unwrap();
+    let last = [
+        "",
+        "/e",
+        "/a.conf",
+        "/b",
+        "/top",
+        "/file",
+        "/around/back",
+        "/etc/a.conf",
+        "/chain/back",
+        "/x/y",
+    ];
+    let first = links.iter().map(|(link, _)| format!("/{link}"));
+    let first: Vec<String> = first.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
+    let mut told = [0; 2];
+    for at in first
+        .iter()
+        .flat_map(|first| last.iter().map(move |last| format!("{first}{last}")))
+    {
+        let kernel = match opened_by_the_kernel(&tree, &at) {
+            Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is refused here"),
+            kernel => kernel,
+        };
+        match (tree.measure(&[&at]), kernel) {
+            (Ok(measured), Err(Errno::NOENT | Errno::NOTDIR)) => {
+                assert_eq!(measured[&path(&at)], FileEntry::Absent, "{at}");
+                told[0] += 1;
+            }
+            (Ok(measured), Ok((kind, bits))) => {
+                match &measured[&path(&at)] {
+                    FileEntry::Link { .. } => assert_eq!(kind, FileType::Symlink, "{at}"),
+                    entry => assert_eq!(entry.mode().map(Mode::get), Some(bits as u16), "{at}: {entry}"),
+                }
+                told[1] += 1;
+            }
+            (Err(FilesError::Io { .. }), Err(Errno::LOOP)) => {}
+            (measured, kernel) => panic!("{at}: {measured:?}, and the kernel says {kernel:?}"),
+        }
+    }
+    assert!(told.iter().all(|count| *count > 20), "{told:?}");
+}
+
+#[test]
+fn links_of_processes_and_planted_ones_are_not_followed() {
+    let at = |text: &str| measure(Path::new("/"), &[path(text)], Limits::default());
+    // Their text is one thing, where they lead another. Those in the root of /proc are plain links.
+    assert!(matches!(
+        at("/proc/self/exe").unwrap()[&path("/proc/self/exe")],
+        FileEntry::Link { .. }
+    ));
+    for through in [
+        "/proc/self/root/etc/hostname",
+        "/proc/self/cwd/Cargo.toml",
+        "/proc/thread-self/fd/0/x",
+    ] {
+        let error = at(through).unwrap_err();
+        assert!(
+            error.to_string().contains("Too many levels of symbolic links"),
+            "{through}: {error}"
+        );
+    }
+    let tree = Tree::new();
+    let shared = tree.at("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    symlink("/etc", shared.join("link")).unwrap();
+    assert_eq!(tree.measure(&["/shared/link/a.conf"]).unwrap().len(), 1);
+    match lchown(shared.join("link"), Some(12_345), None) {
+        Err(error) => println!("SKIPPED: no link of another user: {error}"),
+        Ok(()) => {
+            let error = tree.measure(&["/shared/link/a.conf"]).unwrap_err();
+            assert!(error.to_string().contains("Permission denied"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn what_is_no_file_is_not_opened() {
     let tree = Tree::new();
     rustix::fs::mknodat(
         rustix::fs::CWD,
         tree.at("etc/fifo"),
-        rustix::fs::FileType::Fifo,
+        FileType::Fifo,
         rustix::fs::Mode::from_raw_mode(0o600),
         0,
     )

@@ -4,7 +4,9 @@
 //! quote covers is its TPM's.
 
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
-use linewarden_measurement::eventlog::{EventLog, Explained, ParseError as LogError, Unexplained, explains};
+use linewarden_measurement::eventlog::{
+    EventLog, Notice, ParseError as LogError, ReplayError, Replayed, notices, replays,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::enrol::{Binding, MessageError, Version, from_json};
@@ -29,7 +31,7 @@ pub struct Evidence {
     /// What the device runs: `Configuration::encode`.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub configuration: Vec<u8>,
-    /// The log that explains its PCRs, if there are any and the device sends it.
+    /// The log that replays to its PCRs, if there are any, it says something about them, and the device sends it.
     #[serde(default, with = "crate::encoding::base64_option")]
     pub event_log: Option<Vec<u8>>,
     /// A quote of its PCRs, if one was due.
@@ -60,9 +62,9 @@ pub enum EvidenceError {
     /// No event log.
     #[error("the event log: {0}")]
     Log(#[from] LogError),
-    /// The log does not say how the PCRs came about, or lies.
-    #[error("the event log does not explain the PCRs: {0}")]
-    Unexplained(#[from] Unexplained),
+    /// The log contradicts the PCRs.
+    #[error("the event log does not replay to the PCRs: {0}")]
+    Replay(#[from] ReplayError),
     /// A quote of a device that has no TPM on record.
     #[error("a quote, of a device that was enrolled without a TPM")]
     NoTpm,
@@ -90,10 +92,21 @@ pub enum EvidenceError {
 pub struct Examined {
     /// What the device says it runs.
     pub configuration: Configuration,
-    /// How its PCRs came about, if it has any and has sent its log.
-    pub explained: Option<Explained>,
+    /// How its PCRs came about, if it has any and has sent a log that says so. What its events' data prove, each event says.
+    pub replayed: Option<Replayed>,
     /// What its TPM has signed; then the PCRs are not only its word.
     pub quoted: Option<QuoteVerified>,
+}
+
+impl Examined {
+    /// What an operator should know of the PCRs before relying on them.
+    pub fn notices(&self) -> Vec<Notice> {
+        let log = self
+            .replayed
+            .as_ref()
+            .ok_or("the device has sent no event log that says how its PCRs came about");
+        notices(self.configuration.pcrs().selection(), log)
+    }
 }
 
 impl Evidence {
@@ -113,9 +126,12 @@ impl Evidence {
     pub fn examine(&self, binding: Option<&Binding>, nonce: &Nonce) -> Result<Examined, EvidenceError> {
         let configuration = Configuration::decode(&self.configuration)?;
         let pcrs = configuration.pcrs();
-        let explained = match &self.event_log {
-            Some(log) => Some(explains(&EventLog::parse(log)?, pcrs)?),
-            // A device need not send its log, and a quote is worth something without it.
+        // A device need not send its log, which may say nothing either, and a quote is worth something without it.
+        let replayed = match &self.event_log {
+            Some(log) => match replays(&EventLog::parse(log)?, pcrs) {
+                Err(silence) if silence.is_silence() => None,
+                replayed => Some(replayed?),
+            },
             None => None,
         };
         let quoted = match &self.quote {
@@ -135,7 +151,7 @@ impl Evidence {
         };
         Ok(Examined {
             configuration,
-            explained,
+            replayed,
             quoted,
         })
     }

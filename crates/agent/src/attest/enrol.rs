@@ -7,11 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{PrivateFileError, replace_private};
+use linewarden_measurement::eventlog::Notice;
 use linewarden_tpm::device::{AcceptError, EndorsementKind, KeyBlobs, SignerKind, TpmError};
 use linewarden_tpm::enrol::{Answer, Identity, Offer};
 
 use super::key::{KeyFileError, open, read_blobs};
-use super::subject::{LogFile, MeasureError, TpmSubject};
+use super::subject::{LogFile, MeasureError, TpmSubject, notices_on};
 
 /// Why the device's part was not done.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,7 @@ pub enum EnrolError {
     /// There is no attestation key yet.
     #[error("{}: there is no attestation key; begin with `linewarden attest identity`", .0.display())]
     NotBegun(PathBuf),
-    /// The event log cannot be read, is none, or does not explain the PCRs: the operator would refuse it.
+    /// The event log cannot be read, is none, or contradicts the PCRs: the operator would refuse it.
     #[error(transparent)]
     EventLog(#[from] MeasureError),
     /// The key's file cannot be written.
@@ -47,8 +48,8 @@ pub enum EnrolError {
     Offer(#[from] AcceptError),
 }
 
-/// The device's first message. The attestation key is made if there is none; one that is there, with a key k or without,
-/// stays.
+/// The device's first message, and what its operator should know of its PCRs. The attestation key is made if there is none; one
+/// that is there, with a key k or without, stays. A log that says nothing about the PCRs is left out.
 ///
 /// # Errors
 /// The TPM's, the event log's or the file's.
@@ -56,7 +57,7 @@ pub fn identity(
     subject: &TpmSubject,
     endorsement: EndorsementKind,
     key_file: &Path,
-) -> Result<Identity, EnrolError> {
+) -> Result<(Identity, Vec<Notice>), EnrolError> {
     let log = match subject.pcrs.is_empty() {
         true => None,
         false => Some(LogFile::read(&subject.event_log)?),
@@ -70,12 +71,14 @@ pub fn identity(
             blobs
         }
     };
-    let bytes = log.as_ref().map(|log| log.bytes.clone());
-    let identity = tpm.identity(&blobs, subject.bank, subject.pcrs, bytes)?;
+    let mut identity = tpm.identity(&blobs, subject.bank, subject.pcrs, None)?;
+    let mut notices = Vec::new();
     if let Some(log) = log {
-        log.explains(&identity.pcrs.0)?;
+        let held = log.held_against(&identity.pcrs.0)?;
+        notices = notices_on(&identity.pcrs.0, &held);
+        identity.event_log = held.ok().map(|(bytes, _)| bytes);
     }
-    Ok(identity)
+    Ok((identity, notices))
 }
 
 /// The answer to the controller's offer; k is in the key's file then.

@@ -68,7 +68,7 @@ impl Evidencer {
         if !has_news && !wants_quote {
             return None;
         }
-        let log = measured.event_log.as_ref().filter(|_| self.send_log);
+        let log = measured.replayed().filter(|_| self.send_log);
         let draft = Draft {
             start,
             h,

@@ -6,7 +6,7 @@
 //!                        │       └──── Worker      a thread: TPM or software key, files, PCRs, event log
 //!                        └──────────── Delivery    evidence to the controller, by tickets
 //! ```
-//! A proof says what was measured when its period began. If it cannot be measured, if the event log does not explain the
+//! A proof says what was measured when its period began. If it cannot be measured, if the event log contradicts the
 //! PCRs, or if the TPM does not do what it is told, nothing is proven: never something older in its place.
 
 mod answers;
@@ -47,7 +47,7 @@ use worker::{Attestor, Done, Job, Worker};
 pub use enrol::{EnrolError, answer, identity};
 pub use key::{KeyFile, KeyFileError, KeySource};
 pub use section::AttestSection;
-pub use subject::{MeasureError, Measured, Subject, TpmSubject};
+pub use subject::{HeldLog, MeasureError, Measured, Subject, TpmSubject};
 
 /// Datagrams before the others have their turn.
 const BATCH: usize = 64;
@@ -99,6 +99,8 @@ pub(crate) struct Attestation {
     evidence: Evidencer,
     kept: Kept,
     last: Option<Measured>,
+    /// Why there is no measurement now.
+    failure: Option<String>,
     listen_at_ms: u64,
     told: Refusals,
     tell_at_ms: u64,
@@ -141,6 +143,7 @@ impl Attestation {
             evidence: Evidencer::new(options, protection),
             kept,
             last: None,
+            failure: None,
             listen_at_ms: 0,
             told: Refusals::new(),
             tell_at_ms: 0,
@@ -349,6 +352,7 @@ impl Attestation {
                 self.measured(start, measured, &key, now_ms, sink);
             }
             Done::Period(start, Err(error)) => {
+                self.failed(&error);
                 let retry_in_ms = self.answers.period_failed(start, error.is_final(), now_ms);
                 let why = error.to_string();
                 sink(&Report::NotAttesting { why, retry_in_ms });
@@ -365,6 +369,19 @@ impl Attestation {
         }
     }
 
+    /// A person must act, or nothing is ever proven: said once for each cause.
+    fn failed(&mut self, error: &MeasureError) {
+        let error = error.to_string();
+        if self.failure.as_ref() != Some(&error) {
+            tracing::error!(
+                error,
+                action = "remove the cause; `linewarden attest measure` as the service's user shows it too",
+                "measurement failed; this device proves nothing until it succeeds"
+            );
+            self.failure = Some(error);
+        }
+    }
+
     fn measured(
         &mut self,
         start: PeriodStart,
@@ -375,6 +392,14 @@ impl Attestation {
     ) {
         let h = worker::hash_of(&measured);
         let shown = h.to_string();
+        self.failure = None;
+        if self
+            .last
+            .as_ref()
+            .is_none_or(|last| last.configuration != measured.configuration)
+        {
+            notify(&measured);
+        }
         let before = self.kept.state.measured.replace(shown.clone());
         if before.is_some_and(|before| before != shown) {
             let changes = self
@@ -433,9 +458,19 @@ impl Attestation {
     }
 }
 
+/// What the operator should know of a measurement that succeeded.
+fn notify(measured: &Measured) {
+    for notice in measured.notices() {
+        tracing::warn!(%notice, "measured PCRs");
+    }
+    for path in measured.absent() {
+        tracing::warn!(%path, "measured path is absent, or hidden by the service's sandbox");
+    }
+}
+
 fn difference(old: &Measured, new: &Measured) -> Difference {
     let difference = Difference::between(&old.configuration, &new.configuration);
-    match (&old.event_log, &new.event_log) {
+    match (old.replayed(), new.replayed()) {
         (Some((_, old)), Some((_, new))) => difference.with_events(old, new),
         _ => difference,
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use linewarden_files::{PrivateFileError, can_replace};
 use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::files::FilePath;
+use linewarden_measurement::files::{self, FilePath, Limits};
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection};
 use linewarden_protocol::ids::Period;
 use linewarden_protocol::wire::ATTEST_PORT;
@@ -16,14 +16,19 @@ use serde::Deserialize;
 use super::AttestOptions;
 use super::key::{KeyFile, KeyFileError, KeySource};
 use super::state::Kept;
-use super::subject::{LogFile, Subject, TpmSubject};
+use super::subject::{EVENT_LOG, LogFile, Subject, TpmSubject};
 use crate::config::{FieldError, field};
 
-/// Where Linux shows the log of the first TPM.
-const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
-/// What firmware and boot loader measure and other devices of the same kind share.
-const PCRS: [u32; 6] = [0, 1, 2, 3, 4, 7];
+/// What firmware and boot loader measure and other devices of the same kind share. Not PCR 1: most machines have serial numbers or
+/// boot options of their own in it.
+const PCRS: [u32; 5] = [0, 2, 3, 4, 7];
 const QUOTE_EVERY: u32 = 4;
+/// Directories that `deploy/systemd/linewarden-agent.service` has of its own, and by which setting.
+const OF_THE_UNIT: [(&str, &str); 3] = [
+    ("/tmp", "PrivateTmp="),
+    ("/var/tmp", "PrivateTmp="),
+    ("/dev", "PrivateDevices="),
+];
 
 /// `[attest]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -40,7 +45,7 @@ pub struct AttestSection {
     pub pcrs: Option<Vec<u32>>,
     /// Their bank.
     pub bank: Option<HashAlgorithm>,
-    /// The log that must explain them.
+    /// The log that must replay to them.
     pub event_log: Option<PathBuf>,
     /// UDP port at which gateways ask.
     #[serde(default = "default_port")]
@@ -268,7 +273,7 @@ impl AttestSection {
         })
     }
 
-    /// What this machine lacks for it. The TPM's device file is opened; the TPM is not asked.
+    /// What this machine lacks for it, and warnings. The TPM's device file is opened; the TPM is not asked. The files are measured.
     pub(crate) fn lacks(&self) -> Vec<FieldError> {
         let state = self.state_path().and_then(|state| {
             read_state(&state)?;
@@ -282,10 +287,45 @@ impl AttestSection {
         };
         let tpm = self.tpm.as_deref().and_then(|tcti| tcti.strip_prefix("device:"));
         let tpm = tpm.map_or(Ok(()), |path| open_device(Path::new(path)));
-        [self.source().map(drop).err(), tpm.err(), log.err(), state.err()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let files = self.subject().and_then(|subject| {
+            let measured = files::measure(Path::new("/"), &subject.files, Limits::default());
+            measured.map(drop).or_else(|error| wrong("files", error))
+        });
+        [
+            self.source().map(drop).err(),
+            tpm.err(),
+            files.err(),
+            log.err(),
+            state.err(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.hidden_by_the_unit())
+        .collect()
+    }
+
+    /// Listed paths that the packaged service sees otherwise than a shell does.
+    fn hidden_by_the_unit(&self) -> impl Iterator<Item = FieldError> {
+        let is_in = |outer: &Path, inner: &Path| inner.starts_with(outer);
+        let hidden = move |path: &PathBuf| {
+            let of_its_own = OF_THE_UNIT.iter();
+            let found = of_its_own.map(|(hidden, by)| (Path::new(*hidden), *by));
+            let mut found = found.filter(|(hidden, _)| is_in(hidden, path) || is_in(path, hidden));
+            found.next().map(|(hidden, by)| (path.clone(), hidden, by))
+        };
+        self.files.iter().filter_map(hidden).filter_map(|(path, hidden, by)| {
+            let problem = format!(
+                "{}: linewarden-agent.service has {} of its own ({by}): as that service the agent measures other content there; \
+                 list what lies elsewhere",
+                path.display(),
+                hidden.display()
+            );
+            let warning = wrong::<()>("files", problem).err()?;
+            Some(FieldError {
+                is_warning: true,
+                ..warning
+            })
+        })
     }
 }
 
@@ -377,11 +417,35 @@ mod tests {
         let tpm = subject.tpm.unwrap();
         assert_eq!(
             (tpm.bank, tpm.pcrs.to_string().as_str()),
-            (HashAlgorithm::Sha256, "0-4,7")
+            (HashAlgorithm::Sha256, "0,2-4,7")
         );
         assert_eq!(tpm.event_log, Path::new(EVENT_LOG));
         assert_eq!(section("").state_path().unwrap(), Path::new("k/attest.state"));
         assert_eq!(section("").port, 20_554);
+    }
+
+    #[test]
+    fn paths_that_the_unit_hides_are_told_as_warnings() {
+        let section = section("files = [\"/var/tmp/x\", \"/var\", \"/etc/hostname\", \"/device\", \"/dev\"]");
+        let told: Vec<String> = section
+            .hidden_by_the_unit()
+            .map(|warning| {
+                assert!(warning.is_warning);
+                warning.problem
+            })
+            .collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        for (told, words) in told.iter().zip([
+            "/var/tmp/x: ",
+            "/var: linewarden-agent.service has /var/tmp",
+            "/dev: ",
+        ]) {
+            assert!(told.starts_with(words), "{told}");
+        }
+        let unit = include_str!("../../../../deploy/systemd/linewarden-agent.service");
+        for (_, setting) in OF_THE_UNIT {
+            assert!(unit.contains(&format!("\n{setting}yes\n")), "{setting}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is measured, and the measurement: files, and PCRs that the event log explains (LAP/1 3.3).
+//! What is measured, and the measurement: files, and PCRs to which the event log replays (LAP/1 3.3).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,17 @@ use linewarden_files::read_bounded;
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_measurement::eventlog::{
-    EventLog, Explained, LOG_BYTES_MAX, ParseError, Unexplained, explains,
+    EventLog, LOG_BYTES_MAX, Notice, ParseError, ReplayError, Replayed, notices, replays,
 };
-use linewarden_measurement::files::{self, FilePath, FilesError, Limits};
+use linewarden_measurement::files::{self, FileEntry, FilePath, FilesError, Limits};
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
 use linewarden_tpm::KeyError;
 
 #[cfg(feature = "tpm")]
 use super::key::open;
+
+/// Where Linux shows the log of the first TPM. It is not there if the firmware made none.
+pub(super) const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
 /// All that a device's configuration is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +37,50 @@ pub struct TpmSubject {
     pub bank: HashAlgorithm,
     /// The PCRs.
     pub pcrs: PcrSelection,
-    /// The log that must explain them.
+    /// The log that must replay to them, if it says anything about them.
     pub event_log: PathBuf,
 }
+
+/// A log's bytes and its replay to the values of PCRs, or why it says nothing about them: only the values speak then.
+pub type HeldLog = Result<(Vec<u8>, Replayed), ReplayError>;
 
 /// A measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// What the device runs.
     pub configuration: Configuration,
-    /// The event log's bytes, and what it explains; `None` without PCRs.
-    pub event_log: Option<(Vec<u8>, Explained)>,
+    /// The event log; `None` without PCRs.
+    pub event_log: Option<HeldLog>,
+}
+
+impl Measured {
+    /// The log that replays to the PCRs, if there is one.
+    pub fn replayed(&self) -> Option<&(Vec<u8>, Replayed)> {
+        self.event_log.as_ref()?.as_ref().ok()
+    }
+
+    /// What an operator should know of the PCRs before relying on them.
+    pub fn notices(&self) -> Vec<Notice> {
+        let log = self.event_log.as_ref();
+        log.map_or_else(Vec::new, |log| notices_on(self.configuration.pcrs(), log))
+    }
+
+    /// Listed paths where nothing is, which is what is measured of them.
+    pub fn absent(&self) -> impl Iterator<Item = &FilePath> {
+        let entries = self.configuration.files().iter();
+        entries
+            .filter(|(_, entry)| **entry == FileEntry::Absent)
+            .map(|(path, _)| path)
+    }
+}
+
+pub(super) fn notices_on(values: &PcrValues, log: &HeldLog) -> Vec<Notice> {
+    let why = log.as_ref().err().map(ToString::to_string);
+    let log = log.as_ref().map(|(_, replayed)| replayed);
+    notices(
+        values.selection(),
+        log.map_err(|_| why.as_deref().unwrap_or_default()),
+    )
 }
 
 /// Why there is no measurement, or no key of its period. Nothing is proven then.
@@ -72,13 +108,13 @@ pub enum MeasureError {
         /// The first entry that is wrong.
         source: ParseError,
     },
-    /// The event log does not say how the PCRs came about.
-    #[error("{} does not explain the PCRs: {source}", path.display())]
-    Unexplained {
+    /// The event log contradicts the PCRs.
+    #[error("{} does not replay to the PCRs: {source}", path.display())]
+    Replay {
         /// Where.
         path: PathBuf,
-        /// The first entry that cannot be believed, or the PCR.
-        source: Unexplained,
+        /// The entry or the PCR.
+        source: ReplayError,
     },
     /// The TPM, or what is in place of it.
     #[error(transparent)]
@@ -91,7 +127,7 @@ pub enum MeasureError {
 impl MeasureError {
     /// Whether another attempt in the same period would find the same.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::LogMalformed { .. } | Self::Unexplained { .. })
+        matches!(self, Self::LogMalformed { .. } | Self::Replay { .. })
     }
 }
 
@@ -114,8 +150,7 @@ impl Subject {
         if let Some(tpm) = self.tpm.as_ref().filter(|tpm| !tpm.pcrs.is_empty()) {
             pcrs = read_pcrs(tpm)?;
             let log = LogFile::read(&tpm.event_log)?;
-            let explained = log.explains(&pcrs)?;
-            event_log = Some((log.bytes, explained));
+            event_log = Some(log.held_against(&pcrs)?);
         }
         let files = files::measure(Path::new("/"), &self.files, Limits::default())?;
         Ok(Measured {
@@ -139,16 +174,22 @@ fn read_pcrs(tpm: &TpmSubject) -> Result<PcrValues, KeyError> {
 /// An event log that was read.
 pub(crate) struct LogFile<'a> {
     path: &'a Path,
-    pub(crate) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     log: EventLog,
 }
 
 impl<'a> LogFile<'a> {
+    /// Reads it. A log that is not where Linux shows it is an empty one: there is a TPM, and firmware that made none.
     pub(crate) fn read(path: &'a Path) -> Result<Self, MeasureError> {
-        let bytes = read_bounded(path, LOG_BYTES_MAX).map_err(|source| MeasureError::LogUnreadable {
-            path: path.to_owned(),
-            source,
-        })?;
+        let bytes = match read_bounded(path, LOG_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path == Path::new(EVENT_LOG) => {
+                Vec::new()
+            }
+            read => read.map_err(|source| MeasureError::LogUnreadable {
+                path: path.to_owned(),
+                source,
+            })?,
+        };
         let log = EventLog::parse(&bytes).map_err(|source| MeasureError::LogMalformed {
             path: path.to_owned(),
             source,
@@ -156,10 +197,14 @@ impl<'a> LogFile<'a> {
         Ok(Self { path, bytes, log })
     }
 
-    pub(crate) fn explains(&self, pcrs: &PcrValues) -> Result<Explained, MeasureError> {
-        explains(&self.log, pcrs).map_err(|source| MeasureError::Unexplained {
-            path: self.path.to_owned(),
-            source,
-        })
+    pub(crate) fn held_against(self, pcrs: &PcrValues) -> Result<HeldLog, MeasureError> {
+        match replays(&self.log, pcrs) {
+            Ok(replayed) => Ok(Ok((self.bytes, replayed))),
+            Err(silence) if silence.is_silence() => Ok(Err(silence)),
+            Err(source) => Err(MeasureError::Replay {
+                path: self.path.to_owned(),
+                source,
+            }),
+        }
     }
 }

@@ -10,7 +10,7 @@ use linewarden_agent::attest::{self, KeySource, Subject, TpmSubject};
 use linewarden_agent::{AttestOptions, Report};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::eventlog::{EventLog, EventType, explains};
+use linewarden_measurement::eventlog::{EventLog, EventType, replays};
 use linewarden_measurement::pcr::PcrSelection;
 use linewarden_protocol::attest::{AttestationKey, quote_nonce};
 use linewarden_protocol::verdict::Verdict;
@@ -97,7 +97,7 @@ impl Machine {
             event_log: home.path("log.bin"),
         };
         let key_file = home.path("attest.key");
-        let identity = attest::identity(&subject, EndorsementKind::Rsa2048, &key_file).unwrap();
+        let (identity, _) = attest::identity(&subject, EndorsementKind::Rsa2048, &key_file).unwrap();
         let begun = KeySource::in_tpm(&subject.tcti, &key_file).unwrap_err();
         assert!(begun.to_string().contains("attest answer"), "{begun}");
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
@@ -230,7 +230,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     let configuration = Configuration::decode(&evidence.configuration).unwrap();
     assert_eq!(configuration.hash().0, h.0);
     let told = EventLog::parse(&evidence.event_log.unwrap()).unwrap();
-    explains(&told, configuration.pcrs()).unwrap();
+    replays(&told, configuration.pcrs()).unwrap();
     let quote = evidence.quote.unwrap();
     let public = Public::from_sized(&enrolled.binding.attestation_key).unwrap();
     let signer = AttestationSigner::new(public).unwrap();
@@ -324,7 +324,7 @@ fn authentication_goes_on_while_a_tpm_takes_its_time() {
 }
 
 #[test]
-fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
+fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     if !installed() {
         return;
     }
@@ -342,7 +342,10 @@ fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
     // The operator would refuse it.
     let subject = options.subject.tpm.as_ref().unwrap();
     let error = attest::identity(subject, EndorsementKind::Rsa2048, &home.path("attest.key")).unwrap_err();
-    assert!(error.to_string().contains("does not explain the PCRs"), "{error}");
+    assert!(
+        error.to_string().contains("does not replay to the PCRs"),
+        "{error}"
+    );
     let port = options.port;
     let mut agent = Running::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);
@@ -366,35 +369,97 @@ fn with_a_log_that_does_not_explain_the_pcrs_nothing_is_proven_in_the_period() {
     // Rounds of that period are refused without another look.
     site.ask(&round(5, 2), Tag::Session, port);
     site.ask(&round(5, 3), Tag::Session, port);
-    // Nor is a log believed whose entry says what its digest is not of.
-    let separator = parsed
-        .events()
-        .iter()
-        .position(|event| of_pcr_4(event) && event.kind() == EventType::EV_SEPARATOR)
-        .unwrap();
-    std::fs::write(home.path("log.bin"), lying(&log, separator)).unwrap();
+    // The next period begins with another look, which finds the same.
     let told = why(&mut site, &mut agent, 6, 4);
-    assert!(told.contains(&format!("entry {separator}: ")), "{told}");
-    assert!(told.contains("lies"), "{told}");
+    assert!(told.contains("PCR 4"), "{told}");
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     let reports = agent.end();
     assert_eq!(refused(&reports, "not_measured"), 4);
-    let error = options.subject.measure().unwrap_err();
+}
+
+#[test]
+fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same() {
+    if !installed() {
+        return;
+    }
+    let machine = Machine::new();
+    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded()).unwrap();
+    let parsed = EventLog::parse(&log).unwrap();
+    let mut separators = (0..).zip(parsed.events()).filter(|(_, event)| {
+        event.kind() == EventType::EV_SEPARATOR && event.pcr().is_some_and(|pcr| selection().contains(pcr))
+    });
+    let (separator, _) = separators.next().unwrap();
+    let (mut options, _) = machine.enrolled(&home, &mut site, &unexplained(&log, separator));
+    (options.send_log, options.quote_every) = (true, 4);
+    let measured = options.subject.measure().unwrap();
+    let told: Vec<String> = measured.notices().iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        error.to_string().contains(&format!("entry {separator}: ")),
-        "{error}"
+        told[0].starts_with("1 event of the log") && told[0].contains(&format!("entry {separator}, ")),
+        "{told:?}"
+    );
+
+    let (port, h) = (options.port, h(&options));
+    let mut agent = Running::start(&site, options.clone());
+    let mut prove = |site: &mut Site, period: u64, number: u32, tag: Tag| {
+        site.expect(start(period), h);
+        assert_eq!(
+            site.verdict(&mut agent, round(period, number), tag, port),
+            Verdict::ProofOk
+        );
+        let is_taken =
+            |report: &Report| matches!(report, Report::EvidenceTaken { period: of, .. } if *of == period);
+        site.serve(&mut agent, |_, agent| agent.has(is_taken));
+    };
+    prove(&mut site, 5, 1, Tag::Request);
+    // The firmware's log is gone, as after an update that makes none: what the device runs is the same.
+    std::fs::write(home.path("log.bin"), b"").unwrap();
+    prove(&mut site, 9, 2, Tag::Session);
+    agent.end();
+    let sent: Vec<Evidence> = site
+        .documents
+        .iter()
+        .map(|document| from_json(document).unwrap())
+        .collect();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[0].configuration, sent[1].configuration);
+    let replayed = replays(
+        &EventLog::parse(sent[0].event_log.as_ref().unwrap()).unwrap(),
+        measured.configuration.pcrs(),
+    )
+    .unwrap();
+    assert_eq!(
+        replayed
+            .unexplained()
+            .map(|event| event.entry)
+            .collect::<Vec<_>>(),
+        [separator]
+    );
+    assert_eq!(sent[1].event_log, None);
+    assert!(
+        sent[1].quote.is_some(),
+        "the TPM vouches for the PCRs, with a log or without"
+    );
+    let notices = options.subject.measure().unwrap().notices();
+    assert!(
+        notices[0]
+            .to_string()
+            .starts_with("the event log is empty: PCRs 2,4,7"),
+        "{}",
+        notices[0]
     );
 }
 
 /// The log with another byte in the data of that entry, which end it.
-fn lying(log: &[u8], entry: usize) -> Vec<u8> {
+fn unexplained(log: &[u8], entry: usize) -> Vec<u8> {
     let whole = EventLog::parse(log).unwrap();
     // The shortest beginning that has the entry ends with its data.
     let end = (1..=log.len())
         .find(|length| EventLog::parse(&log[..*length]).is_ok_and(|part| part.events().len() == entry + 1))
         .unwrap();
     assert!(!whole.events()[entry].data().is_empty());
-    let mut lying = log.to_vec();
-    lying[end - 1] ^= 1;
-    lying
+    let mut changed = log.to_vec();
+    changed[end - 1] ^= 1;
+    changed
 }

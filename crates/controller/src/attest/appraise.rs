@@ -159,6 +159,7 @@ impl Verifier {
         self.told = Some((round.number, appraised.clone()));
         self.spared.keep(&round.group, sight);
         for Judged { device, after, .. } in judged {
+            warn_unproven(device, &after, &policy);
             // One that was removed meanwhile is forgotten.
             if let Some(known) = self.provers.get_mut(&device) {
                 known.standing = Some(after);
@@ -517,4 +518,17 @@ fn reason(standing: &Standing, policy: &GroupPolicy) -> String {
         standing.silences.len(),
         policy.of
     )
+}
+
+/// Silence shuts out no device that has proved nothing since its enrollment, so only this says that something is wrong with it. Once,
+/// after as many rounds as would shut another device out.
+fn warn_unproven(device: DeviceId, standing: &Standing, policy: &GroupPolicy) {
+    if standing.is_due_for_warning(policy) {
+        tracing::warn!(
+            %device,
+            rounds = standing.asked,
+            action = "read the log of its agent: the measurement fails, the key or the configuration differs, or no agent runs",
+            "device has proved nothing since its enrollment"
+        );
+    }
 }

@@ -123,6 +123,13 @@ impl Standing {
         }
     }
 
+    /// Whether the device has just been asked as often as would shut another one out, and has proved nothing since its
+    /// enrollment: true after one round.
+    #[must_use]
+    pub fn is_due_for_warning(&self, policy: &GroupPolicy) -> bool {
+        self.state == State::Unproven && self.asked == u64::from(policy.of)
+    }
+
     /// Whether it was not silent the last time that it counted.
     #[must_use]
     pub fn is_answering(&self) -> bool {
@@ -183,6 +190,22 @@ mod tests {
             standing = after;
         }
         decisions
+    }
+
+    #[test]
+    fn a_device_that_never_proves_anything_is_warned_of_once() {
+        let policy = policy(3, 5, Reopen::Automatic);
+        let warned_of = |first: Standing, seen: Seen| -> Vec<u32> {
+            let mut standing = first;
+            let rounds = (1..=20).filter(|round| {
+                standing = standing.after(&policy, *round, seen, u64::from(*round)).0;
+                standing.is_due_for_warning(&policy)
+            });
+            rounds.collect()
+        };
+        assert_eq!(warned_of(Standing::new(0), Seen::Silent), [5]);
+        assert_eq!(warned_of(Standing::new(0), OK), [0; 0]);
+        assert_eq!(warned_of(proven(), Seen::Silent), [0; 0]);
     }
 
     #[test]

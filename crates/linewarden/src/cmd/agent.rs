@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use linewarden_agent::config::parse_gateway;
-use linewarden_agent::{Agent, AgentConfig, AgentOptions, Ended, Keyring, interface_mac};
+use linewarden_agent::{Agent, AgentConfig, AgentOptions, Ended, Keyring, Report, interface_mac};
 use linewarden_protocol::device::DeviceConfig;
 use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
@@ -15,7 +15,7 @@ use linewarden_puf::health::HealthTest;
 use super::check::{place, places};
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, printable};
 use crate::signals::Signals;
 use crate::{log, service_manager};
 
@@ -81,6 +81,9 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let mut printed = Ok(());
     service_manager::tell(service_manager::READY);
     let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
+        if let Some(status) = attestation_status(report) {
+            service_manager::tell(&status);
+        }
         if printed.is_ok() {
             printed = output.object(report).and_then(|()| output.line(report));
         }
@@ -95,6 +98,17 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
             "no session after {} s",
             args.timeout.unwrap_or_default()
         ))),
+    }
+}
+
+/// What `systemctl status` shows of attestation: that nothing is proven and why, until something is.
+fn attestation_status(report: &Report) -> Option<String> {
+    match report {
+        Report::NotAttesting { .. } | Report::Attested { .. } => Some(format!(
+            "STATUS={}",
+            printable(&report.to_string()).replace('\n', " ")
+        )),
+        _ => None,
     }
 }
 

@@ -20,8 +20,9 @@ Tells every mistake of the file with line, column and field; peer.2 is the secon
 agent's or a controller's is seen from it. \
 With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
 looked at; for an agent's the helper data, what its PUF names, the interface, and for [attest] the key's file, the event \
-log and that the TPM's device file can be opened; whether the TPM works, and whether the log explains its PCRs, is found \
-out by `attest measure`; for a controller's its certificate, keys and CAs, where events and traces go, and the registry. Warnings change nothing of the exit \
+log, that the TPM's device file can be opened, and that the files can be measured: by this process, so run it as the \
+service's user; paths that the service's sandbox hides get a warning. Whether the TPM works, and whether the log replays to its \
+PCRs, is found out by `attest measure`; for a controller's its certificate, keys and CAs, where events and traces go, and the registry. Warnings change nothing of the exit \
 code: 0 without errors, else that of the first error, as `serve` would end.
 
 Examples:
@@ -102,9 +103,10 @@ fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure
 /// A field as a problem.
 pub fn place(file: &ConfigFile<AgentConfig>, error: &FieldError) -> Problem {
     let problem = file.problem(&error.path, &error.problem);
-    match error.is_unsafe {
-        true => problem.with_code(4),
-        false => problem,
+    match (error.is_unsafe, error.is_warning) {
+        (true, _) => problem.with_code(4),
+        (false, true) => problem.with_code(0),
+        (false, false) => problem,
     }
 }
 

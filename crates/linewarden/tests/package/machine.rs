@@ -102,6 +102,27 @@ impl Machine {
         NetNs::from_fd(File::open(format!("/proc/{}/ns/net", self.pid)).unwrap().into())
     }
 
+    /// Makes the network namespace of a process outside the machine a file in it.
+    #[track_caller]
+    pub fn bind_network_of(&self, pid: u32, file: &str) {
+        let enter = format!(
+            "exec 3</proc/{pid}/ns/net; exec nsenter --target {0} --mount --pid --root=/proc/{0}/root --wd=/ \
+             /bin/sh -ec 'touch {file}; exec mount --no-canonicalize --bind /proc/self/fd/3 {file}'",
+            self.pid
+        );
+        let mut command = Command::new("sh");
+        command.args(["-ec", &enter]);
+        run(command);
+    }
+
+    /// Waits until a unit has said this.
+    #[track_caller]
+    pub fn wait_for_output(&self, words: &str) {
+        self.run(&format!(
+            "exec bash -c 'exec 3< <(exec tail -n +1 -F /mnt/output); timeout 60 grep -q -m 1 \"{words}\" <&3; s=$?; kill $!; exit $s'"
+        ));
+    }
+
     fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new("nsenter");
         command

@@ -1,8 +1,9 @@
-//! How far the data of an event can be believed: what of them its digest is of.
+//! What of an event's data is proven: the part that its digest is of.
 //!
 //! The digest is bound by the PCR, the data are only written beside it. Where the profile says that the digest is of the
-//! data, firmware still differs in what it takes for the data; the forms accepted here are those that are known, each with
-//! where it was seen.
+//! data, firmware still differs in what it takes for the data; the forms known here are listed, each with where it was
+//! seen. Data in any other form are unexplained: real firmware writes such entries, so they refuse no log, but nothing in
+//! them is proven, and the entry is appraised by its digest alone.
 
 use std::ops::Range;
 
@@ -22,35 +23,34 @@ pub enum Binding {
     Part(Range<usize>),
     /// Of something that the log does not carry, as a program's image: the data are a claim about the digest.
     Nothing,
+    /// The type says that the digest is of the data, and it is of none of the forms that are known. The data prove no more
+    /// than under [`Binding::Nothing`]; only the digest counts.
+    Unexplained,
 }
 
-/// The digest is of neither the data nor anything else that this type of event allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lie;
-
 /// What the digest of this event, which is one of the event's, is of.
-pub(super) fn binding(event: &Event, digest: &Digest) -> Result<Binding, Lie> {
+pub(super) fn binding(event: &Event, digest: &Digest) -> Binding {
     let is_of = |parts: &[&[u8]]| digest.algorithm().digest(parts) == *digest;
     let data = &event.data;
     if event.kind.rule() == Rule::NotExtended {
-        return Ok(Binding::Nothing);
+        return Binding::Nothing;
     }
     if is_of(&[data]) {
-        return Ok(Binding::All);
+        return Binding::All;
     }
     let mut parts = parts(event.kind, data).into_iter();
     if let Some(part) = parts.find(|part| data.get(part.clone()).is_some_and(|part| is_of(&[part]))) {
-        return Ok(Binding::Part(part));
+        return Binding::Part(part);
     }
     if event.kind == EventType::EV_IPL && is_of_systemd(data, is_of) {
-        return Ok(Binding::All);
+        return Binding::All;
     }
     // PFP 10.4.1, EV_SEPARATOR: the error value 1 is measured, and the data say what went wrong.
     let failed = event.kind == EventType::EV_SEPARATOR && is_of(&[&1u32.to_le_bytes()]);
     match event.kind.rule() {
-        Rule::Data if !failed => Err(Lie),
-        _ if event.kind == EventType::EV_IPL && is_of_grub(data) => Err(Lie),
-        _ => Ok(Binding::Nothing),
+        Rule::Data if !failed => Binding::Unexplained,
+        _ if event.kind == EventType::EV_IPL && is_of_grub(data) => Binding::Unexplained,
+        _ => Binding::Nothing,
     }
 }
 
@@ -76,7 +76,12 @@ fn is_of_systemd(data: &[u8], is_of: impl Fn(&[&[u8]]) -> bool) -> bool {
 /// The parts of the data that firmware and boot loaders of this type of event are known to measure instead of all.
 fn parts(kind: EventType, data: &[u8]) -> Vec<Range<usize>> {
     match kind {
-        EventType::EV_EFI_VARIABLE_BOOT => value(data).into_iter().collect(),
+        // The value alone: EDK II for boot variables; Lenovo's firmware for TPM 1.2 for variables that configure.
+        EventType::EV_EFI_VARIABLE_BOOT | EventType::EV_EFI_VARIABLE_DRIVER_CONFIG => {
+            value(data).into_iter().collect()
+        }
+        // coreboot of Star Labs logs a field of 50 bytes, of which the first four are measured.
+        EventType::EV_SEPARATOR => std::iter::once(0..4).collect(),
         EventType::EV_EFI_VARIABLE_AUTHORITY => authority(data),
         EventType::EV_ACTION
         | EventType::EV_EFI_ACTION

@@ -115,8 +115,10 @@ fn next_node(fields: &mut Fields<'_>) -> Option<String> {
 
 fn separator(data: &[u8]) -> String {
     match data {
-        [0, 0, 0, 0] | [0xff, 0xff, 0xff, 0xff] => "end of the phase".to_owned(),
+        [0xff, 0xff, 0xff, 0xff] => "end of the phase".to_owned(),
         [1, 0, 0, 0] => "an error: not everything was measured".to_owned(),
+        // Four bytes, and more where coreboot logs a field of 50.
+        zeros if zeros.len() >= 4 && zeros.iter().all(|byte| *byte == 0) => "end of the phase".to_owned(),
         other => any_text(other).unwrap_or_else(|| opaque(other)),
     }
 }

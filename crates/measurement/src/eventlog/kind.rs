@@ -11,7 +11,8 @@ pub struct EventType(pub u32);
 pub(super) enum Rule {
     /// Nothing is extended.
     NotExtended,
-    /// Of the event data, in one of the forms that firmware is known to use: a digest of anything else is a lie.
+    /// Of the event data, in one of the forms that firmware is known to use: with a digest of anything else the data are
+    /// unexplained.
     Data,
     /// Of something that the log does not carry, or of the data: both are right.
     Anything,

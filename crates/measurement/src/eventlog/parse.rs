@@ -19,9 +19,6 @@ const SPEC_ID_AGILE: &[u8; 16] = b"Spec ID Event03\0";
 /// Why bytes are no event log. Entries are counted from 0, as `tpm2_eventlog` does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Nothing was measured, or nothing was read.
-    #[error("the event log is empty: the firmware made none, or the kernel was not started by UEFI")]
-    Empty,
     /// Longer than any firmware's.
     #[error("the event log has {0} bytes, more than {LOG_BYTES_MAX}")]
     TooLong(usize),
@@ -46,9 +43,6 @@ pub enum EntryProblem {
     /// The data of the first entry end inside the list of algorithms.
     #[error("its data end before their {0}")]
     Short(&'static str),
-    /// Only zeros follow: the log was read with the unused rest of its memory.
-    #[error("{0} bytes of zeros instead of an entry")]
-    Padding(usize),
     /// There are more than anybody makes.
     #[error("more than {ENTRIES_MAX} entries")]
     TooMany,
@@ -64,7 +58,7 @@ pub enum EntryProblem {
     /// A digest of an algorithm that the first entry does not list, so that its length is not known.
     #[error("a digest of algorithm {0:#06x}, which the first entry does not list")]
     Unlisted(u16),
-    /// An entry of the agile format without a digest.
+    /// An entry of the agile format that extends a PCR and has no digest.
     #[error("it has no digest")]
     NoDigest,
 }
@@ -76,21 +70,20 @@ type Sizes = BTreeMap<u16, usize>;
 
 impl EventLog {
     /// Reads a log as Linux gives it in `/sys/kernel/security/tpm0/binary_bios_measurements`: the agile format, or the one
-    /// for SHA-1 alone. All bytes must belong to entries.
+    /// for SHA-1 alone. All bytes must belong to entries, but for the unused rest of the log's memory: zeros, or 0xff as in the
+    /// log of a confidential guest (ACPI CCEL), up to the end. A log without entries is empty: it has digests of no bank.
     ///
     /// # Errors
     /// [`ParseError`] with the number of the first entry that cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        if bytes.is_empty() {
-            return Err(ParseError::Empty);
-        }
         if bytes.len() > LOG_BYTES_MAX {
             return Err(ParseError::TooLong(bytes.len()));
         }
         let mut fields = Fields::new(bytes);
         let mut events = Vec::new();
         let mut sizes = None;
-        while !fields.rest().is_empty() {
+        let used = used_bytes(bytes);
+        while bytes.len() - fields.rest().len() < used {
             let rest = fields.rest();
             let event = next(&mut fields, sizes.as_ref(), events.len()).and_then(|event| {
                 if events.is_empty() {
@@ -109,6 +102,7 @@ impl EventLog {
                 LogFormat::Agile,
                 sizes.into_keys().filter_map(HashAlgorithm::from_tcg_id).collect(),
             ),
+            None if events.is_empty() => (LogFormat::Sha1, Vec::new()),
             None => (LogFormat::Sha1, vec![HashAlgorithm::Sha1]),
         };
         Ok(Self {
@@ -119,11 +113,19 @@ impl EventLog {
     }
 }
 
-fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Event> {
-    let rest = fields.rest();
-    if rest.iter().all(|byte| *byte == 0) {
-        return Err(EntryProblem::Padding(rest.len()));
+/// Length of the log without the filling at its end. An entry may itself end in such bytes: the filling begins no earlier than
+/// where an entry would.
+fn used_bytes(bytes: &[u8]) -> usize {
+    match bytes.last() {
+        Some(fill @ (0 | 0xff)) => {
+            let last_used = bytes.iter().rposition(|byte| byte != fill);
+            last_used.map_or(0, |last_used| last_used + 1)
+        }
+        _ => bytes.len(),
     }
+}
+
+fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Event> {
     if entry == ENTRIES_MAX {
         return Err(EntryProblem::TooMany);
     }
@@ -136,7 +138,7 @@ fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Ev
         Err(_) => return Err(EntryProblem::Pcr(pcr)),
     };
     let digests = match sizes {
-        Some(sizes) => digests(fields, sizes)?,
+        Some(sizes) => digests(fields, sizes, kind)?,
         None => {
             let bytes = fields.take(20).ok_or(EntryProblem::Truncated("digest"))?;
             Digest::new(HashAlgorithm::Sha1, bytes).into_iter().collect()
@@ -154,13 +156,13 @@ fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Ev
 }
 
 /// TPML_DIGEST_VALUES. Digests of algorithms that are not known here are passed over.
-fn digests(fields: &mut Fields<'_>, sizes: &Sizes) -> Read<Vec<Digest>> {
+fn digests(fields: &mut Fields<'_>, sizes: &Sizes, kind: EventType) -> Read<Vec<Digest>> {
     let count = fields
         .u32_le()
         .ok_or(EntryProblem::Truncated("number of digests"))?;
     match count {
-        0 => return Err(EntryProblem::NoDigest),
-        1..=BANKS_MAX => {}
+        0 if kind != EventType::EV_NO_ACTION => return Err(EntryProblem::NoDigest),
+        0..=BANKS_MAX => {}
         _ => return Err(EntryProblem::Algorithms(count)),
     }
     let mut seen = Sizes::new();

@@ -1,21 +1,21 @@
-//! Whether a log explains the values of PCRs.
+//! Whether a log replays to the values of PCRs. What its entries' data mean is another question: [`Binding`].
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::binding::{Binding, Lie, binding};
+use super::binding::{Binding, binding};
 use super::{Event, EventLog, EventType};
 use crate::digest::{Digest, HashAlgorithm};
-use crate::pcr::{PcrIndex, PcrSelection, PcrValues};
+use crate::pcr::{PcrIndex, PcrValues};
 
 const STARTUP_LOCALITY: &[u8; 16] = b"StartupLocality\0";
 
-/// Why a log does not explain the values. Entries are counted from 0.
+/// Why a log does not replay to the values. Entries are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unexplained {
-    /// There are no digests of this bank in the log.
-    #[error("the event log has no digests of the bank {bank}, only of {}", names(have))]
+pub enum ReplayError {
+    /// There are no digests of this bank in the log, so that it says nothing about the values: [`ReplayError::is_silence`].
+    #[error("{}", no_digests(*bank, have))]
     Bank {
         /// The bank that was asked for.
         bank: HashAlgorithm,
@@ -33,26 +33,6 @@ pub enum Unexplained {
         pcr: PcrIndex,
         /// The bank.
         bank: HashAlgorithm,
-    },
-    /// The digest of an entry is not that of its data, as its type demands: one of both was changed.
-    #[error(
-        "event log, entry {entry}: the data of {kind} for PCR {pcr} are not what its digest is of: the log lies"
-    )]
-    Lie {
-        /// The entry.
-        entry: usize,
-        /// Its type.
-        kind: EventType,
-        /// Its PCR.
-        pcr: PcrIndex,
-    },
-    /// The remark on the locality of the start is none that may be.
-    #[error(
-        "event log, entry {entry}: a StartupLocality that is not 0, 3 or 4, is the second, or comes after PCR 0 was extended"
-    )]
-    Locality {
-        /// The entry.
-        entry: usize,
     },
     /// Replaying gives another value than the PCR has.
     #[error(
@@ -72,9 +52,24 @@ pub enum Unexplained {
     },
 }
 
-fn names(banks: &[HashAlgorithm]) -> String {
-    let names: Vec<_> = banks.iter().map(ToString::to_string).collect();
-    names.join(", ")
+fn no_digests(bank: HashAlgorithm, have: &[HashAlgorithm]) -> String {
+    if have.is_empty() {
+        return "the event log is empty".to_owned();
+    }
+    let names: Vec<_> = have.iter().map(ToString::to_string).collect();
+    format!(
+        "the event log has no digests of the bank {bank}, only of {}",
+        names.join(", ")
+    )
+}
+
+impl ReplayError {
+    /// Whether the log says nothing about the values, as an empty one beside a working TPM, or one in the format for SHA-1
+    /// alone beside a bank of SHA-256: then the values can be appraised by themselves, without a word on how they came about.
+    /// Any other error is a log that contradicts the values.
+    pub const fn is_silence(&self) -> bool {
+        matches!(self, Self::Bank { .. })
+    }
 }
 
 fn last(entry: Option<usize>) -> String {
@@ -84,15 +79,15 @@ fn last(entry: Option<usize>) -> String {
     }
 }
 
-/// A log that explains values of PCRs: its events for these PCRs, in order, each with how far its data can be believed.
+/// A log that replays to values of PCRs: its events for these PCRs, in order, each with what of its data is proven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Explained {
-    events: Vec<ExplainedEvent>,
+pub struct Replayed {
+    events: Vec<ReplayedEvent>,
 }
 
 /// An event that a PCR's value proves to have been extended there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ExplainedEvent {
+pub struct ReplayedEvent {
     /// Its number in the log, from 0.
     pub entry: usize,
     /// The PCR. Proven.
@@ -107,100 +102,101 @@ pub struct ExplainedEvent {
     pub description: String,
 }
 
-/// One line for people; what nothing proves is marked.
-impl fmt::Display for ExplainedEvent {
+/// One line for people; what nothing proves is marked, and an unexplained event has its digest, which alone counts.
+impl fmt::Display for ReplayedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = match self.binding {
-            Binding::All => "",
-            Binding::Part(_) => " (in part claimed)",
-            Binding::Nothing => " (claimed)",
-        };
         let (entry, pcr, kind) = (self.entry, self.pcr, self.kind);
-        write!(f, "entry {entry}, PCR {pcr}, {kind}: {}{mark}", self.description)
+        write!(f, "entry {entry}, PCR {pcr}, {kind}: {}", self.description)?;
+        match self.binding {
+            Binding::All => Ok(()),
+            Binding::Part(_) => f.write_str(" (in part claimed)"),
+            Binding::Nothing => f.write_str(" (claimed)"),
+            Binding::Unexplained => write!(f, " (unexplained, digest {})", self.digest),
+        }
     }
 }
 
-impl Explained {
+impl Replayed {
     /// The events of the PCRs that were asked for, in the log's order.
-    pub fn events(&self) -> &[ExplainedEvent] {
+    pub fn events(&self) -> &[ReplayedEvent] {
         &self.events
     }
+
+    /// Those whose data are not what their digest is of, though their type says so.
+    pub fn unexplained(&self) -> impl Iterator<Item = &ReplayedEvent> {
+        let events = self.events.iter();
+        events.filter(|event| event.binding == Binding::Unexplained)
+    }
 }
 
-/// Shows that the log says how each of these values came about, and that it does not lie about the events that led to them.
+/// Shows that the log says how each of these values came about: replaying its entries gives them.
 ///
 /// Only entries that extend one of these PCRs are judged: nothing vouches for the others, and they are left out of what is
 /// returned. For each event, the PCR, the digest and the order within the PCR are proven by the value; the data as far as
-/// [`Binding`] says; the type never.
+/// [`Binding`] says; the type never. Data that prove nothing refuse no log.
 ///
 /// # Errors
-/// [`Unexplained`], for the first entry that cannot be believed, else for the first PCR whose value is another.
-pub fn explains(log: &EventLog, values: &PcrValues) -> Result<Explained, Unexplained> {
+/// [`ReplayError`], for the first entry without a digest of the bank, else for the first PCR whose value is another.
+pub fn replays(log: &EventLog, values: &PcrValues) -> Result<Replayed, ReplayError> {
+    let bank = values.bank();
+    if !log.banks.contains(&bank) {
+        let have = log.banks.clone();
+        return Err(ReplayError::Bank { bank, have });
+    }
     let selection = values.selection();
     let mut events = Vec::new();
     for (entry, event, pcr) in extending(log).filter(|(_, _, pcr)| selection.contains(*pcr)) {
-        let digest = *digest_of(event, entry, pcr, values.bank(), log)?;
-        let kind = event.kind;
-        let binding = binding(event, &digest).map_err(|Lie| Unexplained::Lie { entry, kind, pcr })?;
-        events.push(ExplainedEvent {
+        let digest = *digest_of(event, entry, pcr, bank)?;
+        events.push(ReplayedEvent {
             entry,
             pcr,
             digest,
-            kind,
-            binding,
+            kind: event.kind,
+            binding: binding(event, &digest),
             description: event.describe(),
         });
     }
-    let replayed = replay_selected(log, values.bank(), selection)?;
     for (pcr, actual) in values.iter() {
-        let replayed = replayed
-            .get(pcr)
-            .copied()
-            .unwrap_or(pcr.start_value(values.bank()));
-        if replayed != *actual {
-            return Err(Unexplained::Value {
+        let of_pcr = || events.iter().filter(|event| event.pcr == pcr);
+        let value_from = |start: Digest| of_pcr().fold(start, |value, event| value.extended(&event.digest));
+        let mut starts = starts_of(log, pcr, bank).into_iter();
+        let replayed = starts.next().map(value_from).unwrap_or(pcr.start_value(bank));
+        if replayed != *actual && !starts.any(|start| value_from(start) == *actual) {
+            return Err(ReplayError::Value {
                 pcr,
                 replayed: Box::new(replayed),
                 actual: Box::new(*actual),
-                last_entry: events
-                    .iter()
-                    .rev()
-                    .find(|event| event.pcr == pcr)
-                    .map(|event| event.entry),
+                last_entry: of_pcr().next_back().map(|event| event.entry),
             });
         }
     }
-    Ok(Explained { events })
+    Ok(Replayed { events })
 }
 
 impl EventLog {
     /// The values that this bank's PCRs have if the log is true, of those that it extends.
     ///
     /// # Errors
-    /// [`Unexplained`] where the log has no digest of the bank, or a remark on the start that cannot be.
-    pub fn replay(&self, bank: HashAlgorithm) -> Result<PcrValues, Unexplained> {
-        replay_selected(self, bank, PcrSelection::from_bitmap([0xff; 3]))
+    /// [`ReplayError`] where the log has no digest of the bank.
+    pub fn replay(&self, bank: HashAlgorithm) -> Result<PcrValues, ReplayError> {
+        if !self.banks.contains(&bank) {
+            let have = self.banks.clone();
+            return Err(ReplayError::Bank { bank, have });
+        }
+        let mut values = PcrValues::new(bank);
+        for (entry, event, pcr) in extending(self) {
+            let before = match values.get(pcr) {
+                Some(value) => *value,
+                None => starts_of(self, pcr, bank)
+                    .first()
+                    .copied()
+                    .unwrap_or(pcr.start_value(bank)),
+            };
+            // Both are of the bank.
+            let _ = values.set(pcr, before.extended(digest_of(event, entry, pcr, bank)?));
+        }
+        Ok(values)
     }
-}
-
-fn replay_selected(
-    log: &EventLog,
-    bank: HashAlgorithm,
-    selection: PcrSelection,
-) -> Result<PcrValues, Unexplained> {
-    let mut values = PcrValues::new(bank);
-    let first = start_of_pcr_0(log, bank)?;
-    for (entry, event, pcr) in extending(log).filter(|(_, _, pcr)| selection.contains(*pcr)) {
-        let start = match pcr.get() {
-            0 => first,
-            _ => pcr.start_value(bank),
-        };
-        let before = values.get(pcr).copied().unwrap_or(start);
-        let after = before.extended(digest_of(event, entry, pcr, bank, log)?);
-        // Both are of the bank.
-        let _ = values.set(pcr, after);
-    }
-    Ok(values)
 }
 
 /// The entries that extend something, with their numbers.
@@ -211,20 +207,13 @@ fn extending(log: &EventLog) -> impl Iterator<Item = (usize, &Event, PcrIndex)> 
         .filter_map(|(entry, event)| Some((entry, event, event.pcr?)))
 }
 
-fn digest_of<'a>(
-    event: &'a Event,
+fn digest_of(
+    event: &Event,
     entry: usize,
     pcr: PcrIndex,
     bank: HashAlgorithm,
-    log: &EventLog,
-) -> Result<&'a Digest, Unexplained> {
-    if !log.banks.contains(&bank) {
-        return Err(Unexplained::Bank {
-            bank,
-            have: log.banks.clone(),
-        });
-    }
-    event.digest(bank).ok_or(Unexplained::NoDigest {
+) -> Result<&Digest, ReplayError> {
+    event.digest(bank).ok_or(ReplayError::NoDigest {
         entry,
         kind: event.kind,
         pcr,
@@ -232,31 +221,35 @@ fn digest_of<'a>(
     })
 }
 
-/// What PCR 0 starts with: the locality of TPM2_Startup in its last byte, which a remark tells if it is not 0 (PFP 10.4.5.3,
-/// "Startup Locality Event"); 4 if the processor measured something before (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM before
-/// TPM2_Startup").
-fn start_of_pcr_0(log: &EventLog, bank: HashAlgorithm) -> Result<Digest, Unexplained> {
-    let mut locality = None;
-    let mut extended = false;
-    for (entry, event) in log.events.iter().enumerate() {
+/// What a PCR may start with, what the log says first. Only PCR 0 has a choice: the locality of TPM2_Startup is in its last
+/// byte (0 or 3), which a remark names if it is not 0 (PFP 10.4.5.3, "Startup Locality Event"), and 4 if the processor measured
+/// something before (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM before TPM2_Startup"). Firmware leaves the remark out or writes it
+/// late: nothing but the PCR's value decides which start was the true one.
+fn starts_of(log: &EventLog, pcr: PcrIndex, bank: HashAlgorithm) -> Vec<Digest> {
+    const LOCALITIES: [u8; 3] = [0, 3, 4];
+    if pcr.get() != 0 {
+        return Vec::from([pcr.start_value(bank)]);
+    }
+    let remark = log.events.iter().find_map(|event| {
         let is_remark = event.kind == EventType::EV_NO_ACTION;
         match event.data.strip_prefix(STARTUP_LOCALITY) {
-            Some([told @ (0 | 3 | 4)]) if is_remark && !extended && locality.is_none() => {
-                locality = Some(*told)
-            }
-            Some(_) if is_remark => return Err(Unexplained::Locality { entry }),
-            _ => {}
+            Some([locality]) if is_remark && LOCALITIES.contains(locality) => Some(*locality),
+            _ => None,
         }
-        if !is_remark && event.pcr.is_some_and(|pcr| pcr.get() == 0) {
-            if !extended && event.kind == EventType::EV_EFI_HCRTM_EVENT {
-                locality = Some(4);
-            }
-            extended = true;
-        }
-    }
-    let mut bytes = vec![0; bank.digest_bytes()];
-    if let (Some(last), Some(locality)) = (bytes.last_mut(), locality) {
-        *last = locality;
-    }
-    Ok(Digest::new(bank, &bytes).unwrap_or(Digest::zero(bank)))
+    });
+    let first = extending(log).find(|(_, _, of)| *of == pcr);
+    let is_hcrtm = first.is_some_and(|(_, event, _)| event.kind == EventType::EV_EFI_HCRTM_EVENT);
+    let said = match is_hcrtm {
+        true => 4,
+        false => remark.unwrap_or(0),
+    };
+    let others = LOCALITIES.into_iter().filter(|locality| *locality != said);
+    std::iter::once(said)
+        .chain(others)
+        .filter_map(|locality| {
+            let mut bytes = vec![0; bank.digest_bytes()];
+            *bytes.last_mut()? = locality;
+            Digest::new(bank, &bytes).ok()
+        })
+        .collect()
 }

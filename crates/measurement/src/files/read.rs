@@ -6,12 +6,11 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    CWD, Dir, FileType, Mode as CreateMode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
-};
+use rustix::fs::{Dir, FileType, OFlags, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use super::walk::Root;
 use super::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 
 /// How often a file or a directory that changes while it is read is read again before that is an error.
@@ -101,8 +100,7 @@ pub fn measure(
     paths: &[FilePath],
     limits: Limits,
 ) -> Result<BTreeMap<FilePath, FileEntry>, FilesError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = openat(CWD, root, flags, CreateMode::empty()).map_err(|error| FilesError::Root {
+    let opened = Root::open(root).map_err(|error| FilesError::Root {
         path: root.to_owned(),
         source: error.into(),
     })?;
@@ -136,7 +134,7 @@ enum Failure {
 }
 
 struct Reader {
-    root: OwnedFd,
+    root: Root,
     limits: Limits,
     /// Read of files that are settled.
     bytes: u64,
@@ -187,21 +185,12 @@ impl Reader {
 
     /// Opens what is at the path itself: never a link's target, and nothing above the root.
     fn open(&self, path: &FilePath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        // NONBLOCK: a pipe put in the file's place must not hang us.
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        // The kernel takes no flags that mean nothing together with PATH.
+        // NONBLOCK: a pipe put in the file's place must not hang us. The kernel takes no flags that mean nothing together with PATH.
         let flags = match flags.contains(OFlags::PATH) {
-            true => flags - OFlags::NONBLOCK - OFlags::NOCTTY,
-            false => flags,
+            true => flags,
+            false => flags | OFlags::NONBLOCK | OFlags::NOCTTY,
         };
-        loop {
-            match openat2(&self.root, path.as_bytes(), flags, CreateMode::empty(), resolve) {
-                // The kernel could not decide while something on the way was renamed.
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                opened => return opened,
-            }
-        }
+        self.root.open_at(path.as_bytes(), flags)
     }
 
     /// Opens what a look has found, for reading; another thing there by now is a change.

@@ -1,32 +1,28 @@
-//! Values of PCRs and the logs that explain them, or lie about them.
+//! Values of PCRs, logs that replay to them, and what of the logs' data is proven.
 
 use linewarden_measurement::HashAlgorithm::{Sha1, Sha256, Sha384};
-use linewarden_measurement::eventlog::{Binding, EventType, Unexplained, explains};
+use linewarden_measurement::eventlog::{Binding, EventType, ReplayError, replays};
 use linewarden_measurement::{Digest, HashAlgorithm};
 
 use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
 
-/// What a log with this one event in PCR 7 says about it.
-fn judged(kind: EventType, measured: &[u8], data: &[u8]) -> Result<Binding, Unexplained> {
+/// What of this one event's data is proven, in a log with it in PCR 7.
+fn judged(kind: EventType, measured: &[u8], data: &[u8]) -> Binding {
     let mut log = Log::new();
     log.remark(0, b"a remark").event(7, kind, measured, data);
     let log = log.parse();
-    let explained = explains(&log, &values_of(&log, Sha256, "7"))?;
-    let [event] = explained.events() else { panic!() };
+    let replayed = replays(&log, &values_of(&log, Sha256, "7")).unwrap();
+    let [event] = replayed.events() else { panic!() };
     assert_eq!((event.entry, event.pcr, event.kind), (2, pcr(7), kind));
-    Ok(event.binding.clone())
-}
-
-fn lie(kind: EventType) -> Result<Binding, Unexplained> {
-    Err(Unexplained::Lie {
-        entry: 2,
-        kind,
-        pcr: pcr(7),
-    })
+    assert_eq!(event.digest, Sha256.digest(&[measured]));
+    let is_unexplained = event.binding == Binding::Unexplained;
+    assert_eq!(replayed.unexplained().count(), usize::from(is_unexplained));
+    assert_eq!(event.to_string().contains("unexplained, digest "), is_unexplained);
+    event.binding.clone()
 }
 
 #[test]
-fn a_log_explains_the_values_that_it_gives_and_no_others() {
+fn a_log_replays_to_the_values_that_it_gives_and_no_others() {
     let mut log = Log::new();
     log.event(4, EventType::EV_EFI_ACTION, b"Calling", b"Calling")
         .event(0, EventType::EV_POST_CODE, b"code", b"name")
@@ -37,9 +33,9 @@ fn a_log_explains_the_values_that_it_gives_and_no_others() {
     let extend = |old: &[u8], data: &[u8]| Sha256.digest(&[old, Sha256.digest(&[data]).as_bytes()]);
     let by_hand = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
     assert_eq!(values.get(pcr(4)), Some(&by_hand));
-    let explained = explains(&log, &values).unwrap();
+    let replayed = replays(&log, &values).unwrap();
     assert_eq!(
-        explained
+        replayed
             .events()
             .iter()
             .map(|event| event.entry)
@@ -47,16 +43,16 @@ fn a_log_explains_the_values_that_it_gives_and_no_others() {
         [1, 3]
     );
     assert_eq!(
-        explained.events()[0].to_string(),
+        replayed.events()[0].to_string(),
         "entry 1, PCR 4, EV_EFI_ACTION: Calling"
     );
 
     let other = Sha256.digest(&[b"other"]);
     values.set(pcr(4), other).unwrap();
-    let error = explains(&log, &values).unwrap_err();
+    let error = replays(&log, &values).unwrap_err();
     assert_eq!(
         error,
-        Unexplained::Value {
+        ReplayError::Value {
             pcr: pcr(4),
             replayed: Box::new(by_hand),
             actual: Box::new(other),
@@ -71,15 +67,15 @@ fn a_log_explains_the_values_that_it_gives_and_no_others() {
     );
     values.set(pcr(4), by_hand).unwrap();
     values.set(pcr(11), other).unwrap();
-    let error = explains(&log, &values).unwrap_err();
+    let error = replays(&log, &values).unwrap_err();
     assert!(
-        matches!(error, Unexplained::Value { last_entry: None, .. }),
+        matches!(error, ReplayError::Value { last_entry: None, .. }),
         "{error}"
     );
 }
 
 #[test]
-fn data_that_their_digest_is_not_of_are_a_lie() {
+fn data_that_their_digest_is_not_of_are_unexplained_and_refuse_no_log() {
     use EventType as T;
     for kind in [
         T::EV_SEPARATOR,
@@ -93,13 +89,11 @@ fn data_that_their_digest_is_not_of_are_a_lie() {
         T::EV_EFI_GPT_EVENT,
     ] {
         let data = variable("SecureBoot", &[1]);
-        assert_eq!(judged(kind, &data, &data), Ok(Binding::All), "{kind}");
-        assert_eq!(
-            judged(kind, &data, &variable("SecureBoot", &[0])),
-            lie(kind),
-            "{kind}"
-        );
-        assert_eq!(judged(kind, b"\0\0\0\x01", b""), lie(kind), "{kind}");
+        assert_eq!(judged(kind, &data, &data), Binding::All, "{kind}");
+        // The claim of another value is never taken for a measured one.
+        for other in [variable("SecureBoot", &[0]), Vec::new()] {
+            assert_eq!(judged(kind, &data, &other), Binding::Unexplained, "{kind}");
+        }
     }
     for kind in [
         T::EV_EFI_BOOT_SERVICES_APPLICATION,
@@ -109,7 +103,7 @@ fn data_that_their_digest_is_not_of_are_a_lie() {
     ] {
         assert_eq!(
             judged(kind, b"image", b"where it was"),
-            Ok(Binding::Nothing),
+            Binding::Nothing,
             "{kind}"
         );
     }
@@ -124,18 +118,20 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
     let shim_14 = [&variable("Shim", b"certificate")[..], b"\0"].concat();
     let (line, line_nul) = (utf16("quiet splash"), utf16("quiet splash\0"));
     let tagged = [&0x8f3b_22ecu32.to_le_bytes()[..], &5u32.to_le_bytes(), b"inner"].concat();
-    let part = |start: usize, end: usize| Ok(Binding::Part(start..end));
+    let part = |start: usize, end: usize| Binding::Part(start..end);
     // Type, what is measured, the data, what is found out.
-    type Form<'a> = (T, &'a [u8], &'a [u8], Result<Binding, Unexplained>);
-    let forms: [Form<'_>; 20] = [
+    type Form<'a> = (T, &'a [u8], &'a [u8], Binding);
+    let forms: [Form<'_>; 22] = [
         (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
-        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, Ok(Binding::All)),
+        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, Binding::All),
+        (T::EV_EFI_VARIABLE_DRIVER_CONFIG, b"option", &boot, part(48, 54)),
         (
             T::EV_EFI_VARIABLE_DRIVER_CONFIG,
-            b"option",
+            b"optio",
             &boot,
-            lie(T::EV_EFI_VARIABLE_DRIVER_CONFIG),
+            Binding::Unexplained,
         ),
+        (T::EV_SEPARATOR, &[0; 4], &[0; 50], part(0, 4)),
         (T::EV_EFI_VARIABLE_AUTHORITY, &signed, &authority, part(36, 63)),
         (
             T::EV_EFI_VARIABLE_AUTHORITY,
@@ -162,32 +158,37 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
             b"grub_cmd set timeout=5\0",
             part(9, 23),
         ),
-        (T::EV_IPL, &line_nul, &line_nul, Ok(Binding::All)),
+        (T::EV_IPL, &line_nul, &line_nul, Binding::All),
         (T::EV_IPL, &line, &line_nul, part(0, 24)),
-        (T::EV_IPL, b".linux\0", &utf16(".linux\0"), Ok(Binding::All)),
-        (T::EV_IPL, b"the kernel", &utf16(".linux\0"), Ok(Binding::Nothing)),
-        (T::EV_IPL, &line_nul, &line_nul[..25], Ok(Binding::All)),
+        (T::EV_IPL, b".linux\0", &utf16(".linux\0"), Binding::All),
+        (T::EV_IPL, b"the kernel", &utf16(".linux\0"), Binding::Nothing),
+        (T::EV_IPL, &line_nul, &line_nul[..25], Binding::All),
         (
             T::EV_IPL,
             b"quiet\0",
             b"grub_kernel_cmdline quiet\0",
             part(20, 26),
         ),
-        (T::EV_IPL, b"quiet", b"kernel_cmdline: debug\0", lie(T::EV_IPL)),
+        (
+            T::EV_IPL,
+            b"quiet",
+            b"kernel_cmdline: debug\0",
+            Binding::Unexplained,
+        ),
         (
             T::EV_IPL,
             b"set timeout=5",
             b"grub_cmd: set timeout=6\0",
-            lie(T::EV_IPL),
+            Binding::Unexplained,
         ),
         (T::EV_EVENT_TAG, b"inner", &tagged, part(8, 13)),
         (
             T::EV_SEPARATOR,
             &[1, 0, 0, 0],
             b"what went wrong",
-            Ok(Binding::Nothing),
+            Binding::Nothing,
         ),
-        (T::EV_COMPACT_HASH, b"abc", b"abc", Ok(Binding::All)),
+        (T::EV_COMPACT_HASH, b"abc", b"abc", Binding::All),
     ];
     for (kind, measured, data, want) in forms {
         assert_eq!(
@@ -207,21 +208,15 @@ fn entries_for_other_pcrs_and_remarks_are_not_judged() {
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     let log = log.parse();
     assert_eq!(
-        explains(&log, &values_of(&log, Sha256, "7"))
+        replays(&log, &values_of(&log, Sha256, "7"))
             .unwrap()
             .events()
             .len(),
         1
     );
-    let error = explains(&log, &values_of(&log, Sha256, "0-7")).unwrap_err();
-    assert_eq!(
-        error,
-        Unexplained::Lie {
-            entry: 1,
-            kind: EventType::EV_EFI_ACTION,
-            pcr: pcr(5)
-        }
-    );
+    let all = replays(&log, &values_of(&log, Sha256, "0-7")).unwrap();
+    let unexplained: Vec<_> = all.unexplained().map(|event| event.entry).collect();
+    assert_eq!(unexplained, [1]);
 }
 
 #[test]
@@ -236,13 +231,14 @@ fn a_bank_without_digests_is_named() {
     let log = log.parse();
     assert!(log.replay(Sha1).is_ok());
     let error = log.replay(Sha256).unwrap_err();
+    assert!(!error.is_silence());
     assert_eq!(
         error.to_string(),
         "event log, entry 2: EV_SEPARATOR for PCR 7 has no digest of the bank sha256"
     );
     assert_eq!(
         log.replay(Sha384),
-        Err(Unexplained::Bank {
+        Err(ReplayError::Bank {
             bank: Sha384,
             have: vec![Sha1, Sha256]
         })
@@ -281,29 +277,32 @@ fn the_start_of_pcr_0_follows_the_locality() {
             );
         }
     }
-    let wrong: [&[&[u8]]; 4] = [
+    // A remark that names none, comes twice or late, or is missing: the value decides, and nothing but a locality is tried.
+    let remarks: [&[&[u8]]; 5] = [
+        &[],
         &[&locality(1)],
-        &[&locality(3), &locality(3)],
+        &[&locality(0), &locality(3)],
         &[&locality(3)[..16]],
         &[&[&locality(3)[..], b"x"].concat()],
     ];
-    for remarks in wrong {
+    for remarks in remarks {
         let mut log = Log::new();
         for remark in remarks {
             log.remark(0, remark);
         }
-        assert_eq!(
-            log.parse().replay(Sha256),
-            Err(Unexplained::Locality { entry: remarks.len() })
-        );
+        log.event(0, separator.0, &separator.1, &separator.1)
+            .remark(0, &locality(3));
+        let log = log.parse();
+        for (last, is_locality) in [(0, true), (3, true), (4, true), (1, false), (0x80, false)] {
+            let mut values = values_of(&log, Sha256, "0,7");
+            let value = start(Sha256, last).extended(&Sha256.digest(&[&separator.1]));
+            values.set(pcr(0), value).unwrap();
+            assert_eq!(replays(&log, &values).is_ok(), is_locality, "{last}");
+            // No other PCR starts with it.
+            values.set(pcr(7), start(Sha256, 3)).unwrap();
+            assert!(replays(&log, &values).is_err());
+        }
     }
-    let mut log = Log::new();
-    log.event(0, separator.0, &separator.1, &separator.1)
-        .remark(0, &locality(3));
-    assert_eq!(
-        log.parse().replay(Sha256),
-        Err(Unexplained::Locality { entry: 2 })
-    );
 }
 
 #[test]

@@ -70,11 +70,21 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
     for length in 1..=log.bytes.len() {
         let entry = boundaries.iter().filter(|end| **end < length).count();
         match EventLog::parse(&log.bytes[..length]) {
-            Ok(read) => assert_eq!(Some(&length), boundaries.get(read.events().len() - 1)),
-            // Four bytes of an entry for PCR 0 cannot be told from padding.
+            // A few bytes of an entry for PCR 0 cannot be told from filling: the values of the PCRs decide.
+            Ok(read) => {
+                let end = read
+                    .events()
+                    .len()
+                    .checked_sub(1)
+                    .map_or(0, |last| boundaries[last]);
+                assert!(
+                    log.bytes[end..length].iter().all(|byte| *byte == 0),
+                    "{length} bytes"
+                );
+            }
             Err(ParseError::Entry {
                 entry: got,
-                problem: EntryProblem::Truncated(_) | EntryProblem::Padding(_),
+                problem: EntryProblem::Truncated(_),
                 ..
             }) => {
                 assert_eq!(got, entry, "{length} bytes");
@@ -83,21 +93,58 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
             Err(other) => panic!("{length} bytes: {other}"),
         }
     }
-    assert_eq!(EventLog::parse(&[]), Err(ParseError::Empty));
 }
 
 #[test]
 fn what_follows_the_last_entry_is_refused_with_its_number() {
-    for zeros in [1, 4, 16, 32, 4096] {
+    let with = |rest: &[u8]| {
         let mut log = small();
         log.starts.push(log.bytes.len());
-        log.bytes.extend(vec![0; zeros]);
-        assert_eq!(refused(&log), (4, EntryProblem::Padding(zeros)));
-    }
+        log.bytes.extend(rest);
+        log
+    };
+    assert_eq!(refused(&with(&[1])), (4, EntryProblem::Truncated("PCR index")));
+    // No filling: it is of one kind of byte, up to the end.
+    let mut mixed = vec![0xff; 64];
+    mixed.push(0);
+    assert_eq!(refused(&with(&mixed)), (4, EntryProblem::Pcr(u32::MAX)));
+    let mut mixed = vec![0; 64];
+    mixed.push(0xff);
+    assert!(EventLog::parse(&with(&mixed).bytes).is_err());
+    // Nor is an entry that ends in such bytes, which is cut off then.
     let mut log = small();
-    log.starts.push(log.bytes.len());
-    log.bytes.push(1);
-    assert_eq!(refused(&log), (4, EntryProblem::Truncated("PCR index")));
+    log.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
+    log.bytes.pop();
+    assert_eq!(refused(&log), (4, EntryProblem::Truncated("event data")));
+}
+
+#[test]
+fn the_unused_rest_of_the_logs_memory_is_its_end() {
+    let mut ending = small();
+    ending.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
+    for log in [small(), ending] {
+        for (fill, bytes) in [
+            (0, 1),
+            (0xff, 1),
+            (0, 32),
+            (0xff, 32),
+            (0, 1 << 16),
+            (0xff, 1 << 16),
+        ] {
+            let mut filled = log.bytes.clone();
+            filled.resize(filled.len() + bytes, fill);
+            assert_eq!(
+                EventLog::parse(&filled).unwrap(),
+                log.parse(),
+                "{bytes} bytes of {fill}"
+            );
+        }
+    }
+    for empty in [&[][..], &[0; 100], &[0xff; 100]] {
+        let log = EventLog::parse(empty).unwrap();
+        assert_eq!((log.banks(), log.events()), (&[][..], &[][..]));
+        assert!(log.replay(HashAlgorithm::Sha256).unwrap_err().is_silence());
+    }
 }
 
 #[test]
@@ -117,6 +164,10 @@ fn entries_that_cannot_be_are_refused_with_their_number() {
         one(&|log| log.agile(4, kind, &[], b"x")),
         (4, EntryProblem::NoDigest)
     );
+    // A remark extends nothing.
+    let mut log = small();
+    log.agile(4, EventType::EV_NO_ACTION, &[], b"x");
+    assert_eq!(log.parse().events().len(), 5);
     assert_eq!(
         one(&|log| log.agile(4, kind, &[sha256.clone(), sha256.clone()], b"")),
         (4, EntryProblem::Algorithm(11))

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use linewarden_agent::AgentConfig;
 use linewarden_agent::attest::{self, AttestSection, EnrolError, KeyFileError, TpmSubject};
 use linewarden_files::PrivateFileError;
+use linewarden_measurement::eventlog::Notice;
 use linewarden_tpm::device::{Cause, EndorsementKind, TpmError};
 use linewarden_tpm::endorsement::EkHash;
 use linewarden_tpm::enrol::Offer;
@@ -90,6 +91,8 @@ struct Written<'a> {
     key: &'a Path,
     #[serde(skip_serializing_if = "Option::is_none")]
     endorsement_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notices: Option<&'a [Notice]>,
 }
 
 /// Writes the first message.
@@ -102,7 +105,10 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
         Endorsement::EccP256 => EndorsementKind::EccP256,
     };
     let key = key(&file, &section)?;
-    let identity = attest::identity(&tpm, kind, key).map_err(|error| failure(&file, error))?;
+    let (identity, notices) = attest::identity(&tpm, kind, key).map_err(|error| failure(&file, error))?;
+    for notice in &notices {
+        tracing::warn!(%notice, "measured PCRs");
+    }
     let public = Public::from_sized(&identity.endorsement_key).map_err(Failure::failed)?;
     let hash = EkHash::of(&EndorsementKey::new(public).map_err(Failure::failed)?).to_string();
     write(&args.out, &identity)?;
@@ -110,6 +116,7 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
         file: &args.out,
         key,
         endorsement_key: Some(&hash),
+        notices: Some(&notices),
     })?;
     output.line(format_args!("endorsement key: SHA-256 {hash}"))?;
     output.line(format_args!(
@@ -131,6 +138,7 @@ pub fn answer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
         file: &args.out,
         key,
         endorsement_key: None,
+        notices: None,
     })?;
     output.line(format_args!(
         "{}: for the operator, who ends the enrolment with it; the key is in {}",

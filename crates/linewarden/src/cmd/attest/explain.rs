@@ -5,7 +5,7 @@ use linewarden_agent::config::parse_device_id;
 use linewarden_controller::attest::examine;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
-use linewarden_measurement::eventlog::{EventLog, Explained, explains};
+use linewarden_measurement::eventlog::{EventLog, Replayed, replays};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_registry::{Group, Protection, ProverRecord, Registry, RegistryError};
@@ -53,8 +53,8 @@ struct Known {
     /// The period that runs.
     running: Option<u64>,
     now_s: u64,
-    /// The log that came before explains what it should run.
-    log_before: Option<Explained>,
+    /// The log that came before, if it replays to what the device should run.
+    log_before: Option<Replayed>,
 }
 
 /// A configuration, or why there is none.
@@ -102,7 +102,7 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Known
     let before = registry.evidence_before(device).await?;
     let log_before = before
         .zip(base.as_ref().ok())
-        .and_then(|((_, document), base)| log_that_explains(&document, base));
+        .and_then(|((_, document), base)| log_that_replays(&document, base));
     Ok(Known {
         protection: prover.protection,
         roll_out: roll_out(&group, own.as_ref()),
@@ -170,9 +170,9 @@ async fn told(
 }
 
 /// The log of an older document, if it is of the boot that is expected.
-fn log_that_explains(document: &[u8], base: &Configuration) -> Option<Explained> {
+fn log_that_replays(document: &[u8], base: &Configuration) -> Option<Replayed> {
     let log = Evidence::read(document).ok()?.event_log?;
-    explains(&EventLog::parse(&log).ok()?, base.pcrs()).ok()
+    replays(&EventLog::parse(&log).ok()?, base.pcrs()).ok()
 }
 
 impl Known {
@@ -180,7 +180,7 @@ impl Known {
     fn difference(&self) -> Option<Difference> {
         let examined = self.told.as_ref()?.examined.as_ref().ok()?;
         let difference = Difference::between(self.base.as_ref().ok()?, &examined.configuration);
-        Some(match (&self.log_before, &examined.explained) {
+        Some(match (&self.log_before, &examined.replayed) {
             (Some(before), Some(now)) => difference.with_events(before, now),
             _ => difference,
         })
@@ -250,6 +250,8 @@ fn as_json(known: &Known) -> Value {
             "hash": examined.configuration.hash(),
             "configuration": examined.configuration,
             "quote": examined.quoted,
+            "unexplained": examined.replayed.as_ref().map(|log| log.unexplained().collect::<Vec<_>>()),
+            "notices": examined.notices(),
         }),
         Err(why) => json!({
             "at_s": told.at_s, "age_s": known.now_s.saturating_sub(told.at_s), "period": told.period, "unbelieved": why,
@@ -345,18 +347,21 @@ fn said(known: &Known, told: &Told) -> Vec<(&'static str, String)> {
     let age = ago(known.now_s.saturating_sub(told.at_s));
     let came = format!("{}, {age} ago{period}", date(told.at_s));
     let mut fields = match &told.examined {
-        Ok(examined) => vec![
-            (
-                "says it runs",
-                format!(
-                    "{} ({})",
-                    examined.configuration.hash(),
-                    reference::extent(&examined.configuration)
-                ),
-            ),
-            ("said on", came),
-            ("signed by", known.signed_by(examined)),
-        ],
+        Ok(examined) => {
+            let runs = format!(
+                "{} ({})",
+                examined.configuration.hash(),
+                reference::extent(&examined.configuration)
+            );
+            let mut fields = vec![
+                ("says it runs", runs),
+                ("said on", came),
+                ("signed by", known.signed_by(examined)),
+            ];
+            let notices = examined.notices().into_iter();
+            fields.extend(notices.map(|notice| ("notice", notice.to_string())));
+            fields
+        }
         Err(why) => vec![
             ("says it runs", format!("what cannot be believed: {why}")),
             ("said on", came),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use linewarden_agent::attest::MeasureError;
 use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::files::FileEntry;
+use linewarden_measurement::eventlog::{Notice, ReplayedEvent};
 use serde::Serialize;
 
 use super::read;
@@ -17,7 +17,8 @@ use crate::results;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Measures the files and PCRs of [attest], as the agent does when a period begins, and prints h and what it is made of. The \
-event log must explain the PCRs. With --out the configuration is written in its one encoding: the reference value of all \
+event log must replay to the PCRs, if it says anything about them; warnings name events whose data are not what their digest is \
+of, and PCRs in which devices that run the same differ. With --out the configuration is written in its one encoding: the reference value of all \
 devices that run the same. No key is needed.
 
 Examples:
@@ -46,8 +47,12 @@ struct Told<'a> {
     hash: String,
     #[serde(flatten)]
     configuration: &'a Configuration,
-    /// Events that explain the PCRs.
+    /// Events that led to the PCRs.
     events: usize,
+    /// Those whose data are not what their digest is of.
+    unexplained: Vec<&'a ReplayedEvent>,
+    /// What to know of the PCRs.
+    notices: &'a [Notice],
 }
 
 /// Measures.
@@ -64,13 +69,15 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
         _ => Failure::failed(error),
     })?;
     let configuration = &measured.configuration;
-    for listed in &subject.files {
-        if measured.configuration.files().get(listed) == Some(&FileEntry::Absent) {
-            tracing::warn!(path = %listed, "nothing is there, which is what is measured: a device that has it differs");
-        }
+    for path in measured.absent() {
+        tracing::warn!(%path, "nothing is there, which is what is measured: a device that has it differs");
     }
-    let events = measured.event_log.as_ref();
-    let events = events.map_or(0, |(_, explained)| explained.events().len());
+    let notices = measured.notices();
+    for notice in &notices {
+        tracing::warn!(%notice, "measured PCRs");
+    }
+    let log = measured.replayed().map(|(_, replayed)| replayed);
+    let events = log.map_or(0, |log| log.events().len());
     if let Some(path) = &args.out {
         results::write(path, configuration.encode())?;
     }
@@ -79,6 +86,8 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
         hash: hash.clone(),
         configuration,
         events,
+        unexplained: log.into_iter().flat_map(|log| log.unexplained()).collect(),
+        notices: &notices,
     })?;
     for (pcr, value) in configuration.pcrs().iter() {
         output.line(format_args!("PCR {pcr}: {value}"))?;
@@ -89,7 +98,7 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     if events > 0 {
         let events = u64::try_from(events).unwrap_or(u64::MAX);
         output.line(format_args!(
-            "the event log explains the PCRs by {}",
+            "the event log replays to the PCRs with {}",
             counted(events, "event")
         ))?;
     }

@@ -125,7 +125,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
     bench.identity(Some(log_of(b"kernel 1")));
     let told = bench.begin("--trust makers").ok();
     assert!(
-        told.contains("the event log explains 2 PCRs in 1 event") && told.contains("300 s to answer"),
+        told.contains("the event log replays to 2 PCRs with 1 event") && told.contains("300 s to answer"),
         "{told}"
     );
     let mode = fs::metadata(bench.site.path("d1.pending"))
@@ -169,6 +169,18 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
 }
 
 impl Bench {
+    /// A period that has begun.
+    fn period(&self) -> PeriodStart {
+        self.site.with_registry(async |registry| {
+            let period = registry.draw_period(None, [1; 8], 1).await.unwrap();
+            registry.begin_period(period.number, 1).await.unwrap();
+            PeriodStart {
+                period: period.number,
+                salt: period.salt,
+            }
+        })
+    }
+
     /// Sends what the device runs, quoted by its TPM, as its agent would.
     fn says(&self, start: &PeriodStart, log: Vec<u8>) -> Configuration {
         let quoted = self
@@ -201,14 +213,7 @@ impl Bench {
     /// Another kernel is told with the event that differs, and that the TPM has signed it.
     fn explains(&self) {
         let site = &self.site;
-        let start = site.with_registry(async |registry| {
-            let period = registry.draw_period(None, [1; 8], 1).await.unwrap();
-            registry.begin_period(period.number, 1).await.unwrap();
-            PeriodStart {
-                period: period.number,
-                salt: period.salt,
-            }
-        });
+        let start = self.period();
         let expected = self.says(&start, log_of(b"kernel 1"));
         site.write_configuration("pumps.conf", &expected);
         site.on_registry("attest group set pumps --reference pumps.conf")
@@ -281,6 +286,101 @@ fn a_key_works_in_the_boots_of_its_group_and_in_those_that_were_named() {
 }
 
 #[test]
+fn a_tpm_without_a_log_that_speaks_of_its_pcrs_is_enrolled_with_a_notice() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    // None, as the device's agent sends it; an empty one; and one that knows SHA-1 alone.
+    let old = {
+        let mut log = Log::empty();
+        log.legacy(
+            16,
+            EventType::EV_IPL,
+            HashAlgorithm::Sha1.digest(&[b"kernel 1"]).as_bytes(),
+            b"kernel 1",
+        );
+        log.bytes
+    };
+    let logs = [
+        (
+            None,
+            "the device has no event log that says how its PCRs came about",
+        ),
+        (Some(Vec::new()), "the event log is empty"),
+        (
+            Some(old),
+            "the event log has no digests of the bank sha256, only of sha1",
+        ),
+    ];
+    for (log, why) in logs {
+        bench.identity(log);
+        let said = bench.begin("--trust makers --json");
+        let notice = format!("{why}: PCRs 0,16 are appraised by their values alone");
+        assert!(said.err.contains(&notice), "{}", said.err);
+        let told = json(&said.ok());
+        assert_eq!(
+            (&told["events"], &told["notices"][0]["notice"]),
+            (&serde_json::Value::Null, &"no_log".into())
+        );
+        if why.contains("sha1") {
+            continue;
+        }
+        for name in ["d1.offer", "d1.pending"] {
+            fs::remove_file(bench.site.path(name)).unwrap();
+        }
+    }
+    bench.answer();
+    let told = bench.finish("").ok();
+    assert!(
+        told.contains("00000000000000d1 is enrolled for attestation"),
+        "{told}"
+    );
+}
+
+/// Data that the digest is not of are shown as such, with their digest, and refuse nothing.
+#[test]
+fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let log_of = |measured: &[u8]| {
+        let mut log = Log::new();
+        log.event(16, EventType::EV_S_CRTM_VERSION, measured, b"2.3.5");
+        log.bytes
+    };
+    bench.identity(Some(log_of(b"kernel 1")));
+    let said = bench.begin("--trust makers");
+    assert!(
+        said.err
+            .contains("1 event of the log with data that the digest is not of"),
+        "{}",
+        said.err
+    );
+    said.ok();
+    bench.answer();
+    bench.finish("").ok();
+    let site = &bench.site;
+    let start = bench.period();
+    let expected = bench.says(&start, log_of(b"kernel 1"));
+    site.write_configuration("pumps.conf", &expected);
+    site.on_registry("attest group set pumps --reference pumps.conf")
+        .ok();
+    bench.boots(b"kernel 2");
+    bench.says(&start, log_of(b"kernel 2"));
+    let shown = site.on_registry("attest explain d1").ok();
+    for measured in [&b"kernel 1"[..], b"kernel 2"] {
+        let event = format!(
+            "EV_S_CRTM_VERSION: 2.3.5 (unexplained, digest {})",
+            BANK.digest(&[measured])
+        );
+        assert!(shown.contains(&event), "{shown}");
+    }
+    assert!(shown.contains("1 event of the log with data"), "{shown}");
+    let shown = json(&site.on_registry("attest explain d1 --json").ok());
+    assert_eq!(shown["says"]["unexplained"][0]["binding"], "unexplained");
+}
+
+#[test]
 fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
     let Some(mut bench) = Bench::new() else {
         return;
@@ -292,12 +392,11 @@ fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
             .filter(|name| name.ends_with(".offer") || name.ends_with(".pending"));
         made.count()
     };
-    // Logs that are not there, not of this boot, or not logs.
+    // Logs that are not of this boot, or not logs.
     for (log, told) in [
-        (None, "it has no event log"),
         (
             Some(log_of(b"kernel 2")),
-            "does not explain its PCRs: PCR 16: the event log gives",
+            "does not replay to its PCRs: PCR 16: the event log gives",
         ),
         (Some(log_of(b"kernel 2")), "the last entry for it is 1"),
         (Some(b"a log".to_vec()), "its event log: "),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use linewarden_files::{read_bounded, sync_parent};
 use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::eventlog::{EventLog, explains};
+use linewarden_measurement::eventlog::{EventLog, Notice, notices, replays};
 use linewarden_measurement::pcr::PcrValues;
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::DeviceId;
@@ -71,7 +71,10 @@ pub fn begin(
         check(args, registry, device).await?;
         Ok(group)
     })?;
-    let events = explained(identity_path, &identity)?;
+    let (events, notices) = appraised(identity_path, &identity)?;
+    for notice in &notices {
+        tracing::warn!(%notice, "PCRs of the device");
+    }
     let pcrs = &identity.pcrs.0;
     let wrong =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
@@ -87,13 +90,19 @@ pub fn begin(
         "pcrs": identity.pcrs,
         "events": events,
         "states": states,
+        "notices": notices,
         "answer_within_s": ANSWER_SECONDS_MAX,
     }))?;
-    output.line(format_args!(
-        "the event log explains {} in {}",
-        counted(pcrs.selection().len() as u64, "PCR"),
-        counted(events, "event")
-    ))?;
+    let count = counted(pcrs.selection().len() as u64, "PCR");
+    match events {
+        Some(events) => output.line(format_args!(
+            "the event log replays to {count} with {}",
+            counted(events, "event")
+        ))?,
+        None => output.line(format_args!(
+            "no event log says how the values of {count} came about; the key is bound to these values"
+        ))?,
+    }
     output.line(format_args!(
         "the key works in {} of {}",
         counted(states, "state"),
@@ -137,25 +146,29 @@ fn states(args: &EnrollArgs, group: &Group, now: &PcrValues) -> Result<Vec<PcrVa
     Ok(states)
 }
 
-/// Nothing explains a key that is bound to what nobody can read: the log must be there and true.
-fn explained(path: &Path, identity: &Identity) -> Result<u64, Failure> {
+/// How many events led to the PCRs, if a log says so, and what to know of them. A log that contradicts the PCRs is refused: the key
+/// would be bound to a state of which the device says something else.
+fn appraised(path: &Path, identity: &Identity) -> Result<(Option<u64>, Vec<Notice>), Failure> {
     let wrong = |why: String| Failure::input(format!("{}: {why}", path.display()));
-    if identity.pcrs.0.selection().is_empty() {
+    let selection = identity.pcrs.0.selection();
+    if selection.is_empty() {
         return Err(wrong(
             "it has no PCRs, so its key would work after any boot; set `pcrs` under [attest] of the agent"
                 .to_owned(),
         ));
     }
     let Some(log) = &identity.event_log else {
-        return Err(wrong(
-            "it has no event log, so nothing says how its PCRs came about; set `event_log` under [attest] of the agent"
-                .to_owned(),
-        ));
+        let why = "the device has no event log that says how its PCRs came about";
+        return Ok((None, notices(selection, Err(why))));
     };
     let log = EventLog::parse(log).map_err(|error| wrong(format!("its event log: {error}")))?;
-    let explained = explains(&log, &identity.pcrs.0)
-        .map_err(|error| wrong(format!("its event log does not explain its PCRs: {error}")))?;
-    Ok(explained.events().len() as u64)
+    match replays(&log, &identity.pcrs.0) {
+        Ok(log) => Ok((Some(log.events().len() as u64), notices(selection, Ok(&log)))),
+        Err(silence) if silence.is_silence() => Ok((None, notices(selection, Err(&silence.to_string())))),
+        Err(error) => Err(wrong(format!(
+            "its event log does not replay to its PCRs: {error}"
+        ))),
+    }
 }
 
 /// What is wrong, and what the operator can do about it.
