@@ -6,7 +6,7 @@ CREATE TABLE fingerprint (
     sealed    BLOB   NOT NULL
 );
 
--- A keyed hash of each band. Without the master key nobody can make one, or see what is hashed.
+-- A keyed hash of each band. It takes the master key to make one, and to see what is hashed.
 CREATE TABLE fingerprint_band (
     hash      BIGINT NOT NULL,
     device_id BIGINT NOT NULL,
