@@ -4,7 +4,7 @@
 //! registry keeps a keyed hash of each band; those of two readouts of one PUF agree in many bands, those of unrelated
 //! PUFs in none or one.
 //!
-//! The bits serve for nothing else, so whoever finds them knows nothing of a secret:
+//! The bits serve for nothing else, so they reveal nothing of a secret:
 //! * of a memory, 160 of each 2,048 cells are *reserved*: enrolment never draws the secret from them;
 //! * of a strong PUF, they are its response to a challenge that no row has.
 

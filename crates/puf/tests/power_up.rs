@@ -6,6 +6,7 @@
     clippy::indexing_slicing
 )]
 
+#[allow(dead_code, reason = "each program uses some of it")]
 mod support;
 
 use linewarden_puf::{
@@ -13,6 +14,8 @@ use linewarden_puf::{
     blocks::{BadBlocks, Defect},
     extractor::{ExtractorError, KeyEnrolment, enrol},
     fingerprint::{Fingerprint, is_reserved},
+    health::HealthTest,
+    model::{Simulated, XorArbiterPuf},
 };
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha20Rng;
@@ -215,4 +218,26 @@ fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
         &Fingerprint::of_memory(&near),
     );
     assert!(agreeing > 80, "{agreeing} of 128 with 98.7 % equal cells");
+}
+
+#[test]
+fn strong_pufs_are_recognized_by_a_challenge_that_no_row_has() {
+    let fingerprint = |seed, noise| {
+        let model = XorArbiterPuf::with_bit_error_rate(64, 4, 0.05, seed).unwrap();
+        Fingerprint::of_strong(&mut Simulated::new(model, noise), &HealthTest::default()).unwrap()
+    };
+    let common =
+        |a: &Fingerprint, b: &Fingerprint| a.bands().iter().zip(b.bands()).filter(|(a, b)| a == b).count();
+    let chip = fingerprint(1, 1);
+    assert!(common(&chip, &fingerprint(1, 2)) > 25);
+    for seed in 2..10 {
+        assert!(common(&chip, &fingerprint(seed, 3)) <= 1, "seed {seed}");
+    }
+    let memory = Fingerprint::of_memory(&chip_readouts(4096, 0.05, 1, 1)[0]);
+    assert!(
+        memory
+            .bands()
+            .iter()
+            .all(|band| chip.bands().iter().all(|other| other.place != band.place))
+    );
 }

@@ -1,7 +1,7 @@
 //! Is each block of a memory power-up state?
 //!
 //! The secret's cells are drawn from the whole memory, so the entropy claim must hold for each part of it: firmware,
-//! initialised data, a stack or a fill pattern in some blocks would be known to whoever knows the program, and be the
+//! initialised data, a stack or a fill pattern in some blocks would be known to everyone who has the program, and be the
 //! same on all devices that run it. Each block of [`BLOCK_BYTES`] is judged on its own, by what changes between
 //! readouts and by the statistics of its values. Every limit is passed by chance with a probability below 2^-40 per
 //! block, for cells of which those of different chips agree in at most 70 %.

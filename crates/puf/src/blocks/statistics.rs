@@ -28,7 +28,7 @@ pub(super) fn judge(block: &Bits, health: &HealthTest) -> Option<Defect> {
         return None;
     }
     let ones = block.count_ones();
-    // A chip that leans to one value as a whole is told so by its health test.
+    // The health test reports a chip that leans to one value as a whole.
     let limit = health.count_limit(block.len()).max(block.len() * 4 / 5);
     if ones.max(block.len() - ones) > limit {
         return Some(Defect::Weight);

@@ -103,7 +103,7 @@ pub fn enrol<R: CryptoRng + ?Sized>(
 
 /// The majority of readouts that are new power-ups of one chip, of power-up state in every block.
 ///
-/// A fault of some blocks is told with their addresses, one of the whole memory as what it is.
+/// A fault of some blocks is reported with their addresses, one of the whole memory by the health test.
 fn reference_of(readouts: &[Bits], health: &HealthTest) -> Result<Bits, ExtractorError> {
     let too_few = ExtractorError::TooFewReadouts {
         given: readouts.len(),

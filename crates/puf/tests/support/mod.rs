@@ -7,7 +7,7 @@ use linewarden_puf::{
     Challenge, Puf as _,
     bits::Bits,
     model::{Simulated, SramParameters, SramPuf},
-    readout::read_directory,
+    readout::{Span, read_directory},
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha20Rng;
@@ -64,6 +64,6 @@ pub fn real_data() -> Option<PathBuf> {
 
 /// The first of the real readouts, if they are here.
 pub fn real_readouts(count: usize) -> Option<Vec<Bits>> {
-    let dumps = read_directory(&real_data()?).unwrap();
+    let dumps = read_directory(&real_data()?, &Span::default()).unwrap();
     Some(dumps.into_iter().take(count).map(|dump| dump.bits).collect())
 }
