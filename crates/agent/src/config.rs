@@ -139,6 +139,9 @@ pub struct PufSection {
 pub struct ReadoutsSection {
     /// A dump, or a directory of dumps that are served in turn.
     pub path: PathBuf,
+    /// The byte of the memory from which on it was enrolled.
+    #[serde(default)]
+    pub start: u32,
 }
 
 /// `[log]`.
@@ -492,7 +495,7 @@ impl AgentConfig {
                     .build(&seed, device, noise_seed)
                     .or_else(|error| field(&["puf", "simulated"], error))
             }
-            (_, Some(readouts), _) => match ReadoutPuf::open(&readouts.path) {
+            (_, Some(readouts), _) => match ReadoutPuf::open(&readouts.path, readouts.start as usize) {
                 Ok(puf) => {
                     warn_if_exposed(&readouts.path);
                     Ok(Box::new(puf))

@@ -143,7 +143,8 @@ impl From<RegistryError> for Failure {
             };
         }
         let code = match &error {
-            RegistryError::KeyFileUnsafe { .. } => 4,
+            RegistryError::KeyFileUnsafe { .. } | RegistryError::SamePuf { .. } => 4,
+            RegistryError::Chunk { source, .. } if matches!(**source, RegistryError::SamePuf { .. }) => 4,
             RegistryError::KeyMalformed { .. }
             | RegistryError::KeyVariableUnset { .. }
             | RegistryError::KeyFileUnreadable { .. }
@@ -168,6 +169,7 @@ impl From<ClientError> for Failure {
                 status: 401 | 403, ..
             }
             | ClientError::NotTaken { .. } => 3,
+            refused if refused.code() == Some("same_puf") => 4,
             ClientError::Refused {
                 status: 400 | 404 | 413 | 415 | 422,
                 ..

@@ -178,10 +178,30 @@ impl Bits {
         }
         let mut result = first.clone();
         for (index, word) in result.words.iter_mut().enumerate() {
-            let column = || strings.iter().filter_map(|s| s.words.get(index).copied());
+            let column = strings.iter().filter_map(|s| s.words.get(index).copied());
             *word = majority_word(column, strings.len(), *word);
         }
         Some(result)
+    }
+
+    /// Of strings of one length: how many positions have a one in none, in one, in two, .. of them.
+    pub fn ones_histogram(strings: &[Self]) -> Vec<u64> {
+        let mut histogram = vec![0_u64; strings.len() + 1];
+        let len = strings.first().map_or(0, Self::len);
+        let used = usize::BITS - strings.len().leading_zeros();
+        for index in 0..len.div_ceil(64) {
+            let planes = column_planes(strings.iter().filter_map(|s| s.words.get(index).copied()));
+            for (ones, positions) in histogram.iter_mut().enumerate() {
+                let with = |(bit, plane): (usize, &u64)| if ones >> bit & 1 == 1 { *plane } else { !plane };
+                let equal = planes.iter().take(used as usize).enumerate().map(with);
+                *positions += u64::from(equal.fold(u64::MAX, |all, plane| all & plane).count_ones());
+            }
+        }
+        // Bits behind the end are zero in all of them.
+        if let Some(none) = histogram.first_mut() {
+            *none -= (len.next_multiple_of(64) - len) as u64;
+        }
+        histogram
     }
 
     fn clear_tail(&mut self) {
@@ -205,15 +225,24 @@ fn little_endian(chunk: &[u8]) -> u64 {
         .fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// The majority in each of 64 columns, by counters that are held as bit planes.
-fn majority_word<I: Iterator<Item = u64>>(column: impl Fn() -> I, count: usize, tie: u64) -> u64 {
+/// How many ones each of 64 columns has, as bit planes, the least significant first.
+fn column_planes(column: impl Iterator<Item = u64>) -> [u64; 16] {
     let mut planes = [0_u64; 16];
-    for word in column() {
+    for word in column {
         let mut carry = word;
         for plane in &mut planes {
+            if carry == 0 {
+                break;
+            }
             (*plane, carry) = (*plane ^ carry, *plane & carry);
         }
     }
+    planes
+}
+
+/// The majority in each of 64 columns.
+fn majority_word(column: impl Iterator<Item = u64>, count: usize, tie: u64) -> u64 {
+    let planes = column_planes(column);
     let half = count / 2;
     let (mut above, mut equal) = (0_u64, u64::MAX);
     for (bit, plane) in planes.iter().enumerate().rev() {
@@ -282,6 +311,11 @@ mod tests {
                 let expected = if 2 * ones == rows.len() { rows[0][column] } else { 2 * ones > rows.len() };
                 prop_assert_eq!(majority.get(column), expected);
             }
+            let mut histogram = vec![0; rows.len() + 1];
+            for column in 0..70 {
+                histogram[rows.iter().filter(|r| r[column]).count()] += 1;
+            }
+            prop_assert_eq!(Bits::ones_histogram(&strings), histogram);
         }
     }
 

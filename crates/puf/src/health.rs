@@ -232,7 +232,7 @@ impl HealthTest {
     }
 
     fn check_windows(&self, readout: &Bits) -> Result<(), HealthError> {
-        let limit = self.proportion_limit();
+        let limit = self.count_limit(WINDOW);
         let whole = readout.len() / WINDOW;
         for (index, words) in readout.words().chunks_exact(WINDOW / 64).take(whole).enumerate() {
             let ones: usize = words.iter().map(|w| w.count_ones() as usize).sum();
@@ -248,13 +248,18 @@ impl HealthTest {
         Ok(())
     }
 
-    /// The least count whose probability of being exceeded is at most the false alarm rate, by bisection.
-    fn proportion_limit(&self) -> usize {
-        let alarm = (-f64::from(self.false_alarm_log2)).exp2();
-        let (mut low, mut high) = (WINDOW / 2, WINDOW);
+    /// The probability that one healthy window fails.
+    pub(crate) fn false_alarm(&self) -> f64 {
+        (-f64::from(self.false_alarm_log2)).exp2()
+    }
+
+    /// How many of `bits` bits may have one value: the least count whose probability of being exceeded is at most the
+    /// false alarm rate, by bisection.
+    pub(crate) fn count_limit(&self, bits: usize) -> usize {
+        let (mut low, mut high) = (bits / 2, bits);
         while low < high {
             let middle = (low + high) / 2;
-            if upper_tail(WINDOW as u64, self.bias(), middle as u64) <= alarm {
+            if upper_tail(bits as u64, self.bias(), middle as u64) <= self.false_alarm() {
                 high = middle
             } else {
                 low = middle + 1

@@ -10,6 +10,7 @@
 //! * [`extractor`] enrols and rebuilds, in *pool mode* (strong PUF, many rows) and *key mode* (weak PUF, one
 //!   key), with the error correction of [`code`], the entropy check of [`entropy`] and the health test of
 //!   [`health`].
+//! * [`blocks`] judges which parts of a memory are power-up state, and [`fingerprint`] finds out whether two PUFs are one.
 //! * [`metrics`] and [`report`] measure a chip or a fleet.
 //!
 //! ```
@@ -44,10 +45,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bits;
+pub mod blocks;
 pub mod challenge;
 pub mod code;
 pub mod entropy;
 pub mod extractor;
+pub mod fingerprint;
 pub mod health;
 pub mod metrics;
 pub mod model;

@@ -31,6 +31,31 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// Of values `0, 1, .., n` divided by `n`, given how often each of them occurs; `None` for none.
+    pub fn of_histogram(counts: &[u64]) -> Option<Self> {
+        let all = counts.iter().sum::<u64>() as f64;
+        let highest = counts.len().checked_sub(1).filter(|&n| n > 0)? as f64;
+        let values = || {
+            counts
+                .iter()
+                .enumerate()
+                .map(|(i, &count)| (i as f64 / highest, count as f64))
+        };
+        let mean = values().map(|(value, count)| value * count).sum::<f64>() / all;
+        let variance = values()
+            .map(|(value, count)| (value - mean).powi(2) * count)
+            .sum::<f64>()
+            / all;
+        let mut occurring = values().filter(|(_, count)| *count > 0.0).map(|(value, _)| value);
+        let min = occurring.next()?;
+        Some(Self {
+            mean,
+            deviation: variance.sqrt(),
+            min,
+            max: occurring.next_back().unwrap_or(min),
+        })
+    }
+
     /// `None` for no values.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
@@ -71,39 +96,80 @@ pub struct DeviceMetrics {
 
 /// Measures one device; `None` without readouts or with lengths that differ.
 pub fn device_metrics(readouts: &[Bits]) -> Option<DeviceMetrics> {
-    let (first, later) = readouts.split_first()?;
-    let majority = Bits::majority(readouts)?;
-    let bits = first.len();
-    let share = |count: usize| count as f64 / bits.max(1) as f64;
-    let uniformity: Vec<f64> = readouts.iter().map(|r| share(r.count_ones())).collect();
-    let from_majority: Vec<f64> = readouts.iter().map(|r| share(r.distance(&majority))).collect();
-    let from_first: Vec<f64> = later.iter().map(|r| share(r.distance(first))).collect();
-    let error_vs_first = Spread::of(&from_first);
-    Some(DeviceMetrics {
-        readouts: readouts.len(),
-        bits,
-        uniformity: Spread::of(&uniformity)?,
-        error_vs_majority: Spread::of(&from_majority)?,
-        error_vs_first,
-        reliability: error_vs_first.map(|error| 1.0 - error.mean),
-        stable_share: share(stable_cells(readouts)),
-    })
+    let mut tally = DeviceTally::default();
+    tally.add(readouts, &Bits::majority(readouts)?);
+    tally.metrics()
 }
 
-/// The number of cells that have the same value in all readouts.
-fn stable_cells(readouts: &[Bits]) -> usize {
-    let Some((first, later)) = readouts.split_first() else {
-        return 0;
-    };
-    let mut changed = Bits::zeros(first.len());
-    for readout in later {
-        changed.change_words(|words| {
-            for (word, (a, b)) in words.iter_mut().zip(first.words().iter().zip(readout.words())) {
-                *word |= a ^ b;
-            }
-        });
+/// The measurement of a device whose memory comes in parts.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceTally {
+    bits: usize,
+    /// Of each readout.
+    ones: Vec<usize>,
+    from_majority: Vec<usize>,
+    from_first: Vec<usize>,
+    /// Cells by how many readouts they are one in.
+    histogram: Vec<u64>,
+}
+
+impl DeviceTally {
+    /// Adds a part of all readouts, which have one length, and their majority.
+    pub fn add(&mut self, readouts: &[Bits], majority: &Bits) {
+        let Some(first) = readouts.first() else { return };
+        self.bits += first.len();
+        add(&mut self.ones, readouts.iter().map(Bits::count_ones));
+        add(
+            &mut self.from_majority,
+            readouts.iter().map(|r| r.distance(majority)),
+        );
+        add(&mut self.from_first, readouts.iter().map(|r| r.distance(first)));
+        self.histogram.resize(readouts.len() + 1, 0);
+        for (sum, count) in self.histogram.iter_mut().zip(Bits::ones_histogram(readouts)) {
+            *sum += count;
+        }
     }
-    first.len() - changed.count_ones()
+
+    /// Cells by how many readouts they are one in.
+    pub fn histogram(&self) -> &[u64] {
+        &self.histogram
+    }
+
+    /// The bit error rates of the later readouts against the first.
+    pub fn errors_against_first(&self) -> Vec<f64> {
+        let later = self.from_first.iter().skip(1);
+        later.map(|&count| self.share(count)).collect()
+    }
+
+    fn share(&self, count: usize) -> f64 {
+        count as f64 / self.bits.max(1) as f64
+    }
+
+    /// The metrics; `None` without readouts.
+    pub fn metrics(&self) -> Option<DeviceMetrics> {
+        let spread = |counts: &[usize]| {
+            let shares: Vec<f64> = counts.iter().map(|&count| self.share(count)).collect();
+            Spread::of(&shares)
+        };
+        let error_vs_first = Spread::of(&self.errors_against_first());
+        let ends = self.histogram.first().into_iter().chain(self.histogram.last());
+        Some(DeviceMetrics {
+            readouts: self.ones.len(),
+            bits: self.bits,
+            uniformity: spread(&self.ones)?,
+            error_vs_majority: spread(&self.from_majority)?,
+            error_vs_first,
+            reliability: error_vs_first.map(|error| 1.0 - error.mean),
+            stable_share: ends.sum::<u64>() as f64 / self.bits.max(1) as f64,
+        })
+    }
+}
+
+fn add(sums: &mut Vec<usize>, counts: impl ExactSizeIterator<Item = usize>) {
+    sums.resize(counts.len(), 0);
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum += count;
+    }
 }
 
 /// The fractional Hamming distances of all pairs of references (inter-HD).
@@ -119,21 +185,6 @@ pub fn pairwise_distances(references: &[Bits]) -> Vec<f64> {
 /// Mean inter-HD with its range; `None` for fewer than two devices.
 pub fn uniqueness(references: &[Bits]) -> Option<Spread> {
     Spread::of(&pairwise_distances(references))
-}
-
-/// The share of ones at each position: over devices, bit-aliasing; over the readouts of one device, its
-/// cells' one-probabilities.
-pub fn one_shares(strings: &[Bits]) -> Vec<f64> {
-    let len = strings.first().map_or(0, Bits::len);
-    let mut ones = vec![0_u32; len];
-    for string in strings {
-        for (count, bit) in ones.iter_mut().zip(string.iter()) {
-            *count += u32::from(bit);
-        }
-    }
-    ones.into_iter()
-        .map(|count| f64::from(count) / strings.len() as f64)
-        .collect()
 }
 
 #[cfg(test)]
@@ -153,7 +204,8 @@ mod tests {
         assert_eq!(metrics.error_vs_first.unwrap().mean, 1.0 / 8.0);
         assert_eq!(metrics.reliability, Some(7.0 / 8.0));
         assert_eq!(metrics.stable_share, 6.0 / 8.0);
-        assert_eq!(one_shares(&readouts)[0], 2.0 / 3.0);
+        let aliasing = Spread::of_histogram(&Bits::ones_histogram(&readouts)).unwrap();
+        assert!((aliasing.mean - 12.0 / 24.0).abs() < 1e-12 && (aliasing.min, aliasing.max) == (0.0, 1.0));
         let distances = pairwise_distances(&readouts);
         assert_eq!(distances, [1.0 / 8.0, 1.0 / 8.0, 2.0 / 8.0]);
         assert_eq!(uniqueness(&readouts).unwrap().max, 0.25);

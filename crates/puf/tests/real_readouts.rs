@@ -9,34 +9,23 @@
     clippy::indexing_slicing
 )]
 
-use std::path::{Path, PathBuf};
+#[allow(dead_code, reason = "each program uses some of it")]
+mod support;
 
 use linewarden_puf::{
     bits::Bits,
     extractor::{CellSelection, ExtractorError, KeyEnrolment, enrol, reproduce, reproduce_puf},
     health::HealthTest,
-    readout::{ReadoutPuf, read_directory},
+    readout::{ReadoutPuf, Span, read_directory},
     report::{PufReport, ReportOptions},
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
-
-fn data() -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
-    let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(beside, PathBuf::from);
-    if directory.is_dir() {
-        return Some(directory);
-    }
-    eprintln!(
-        "skipped: no readouts at {}; set LINEWARDEN_PUF_DATA",
-        directory.display()
-    );
-    None
-}
+use support::real_data;
 
 #[test]
 fn the_report_finds_the_known_figures_and_no_failure() {
-    let Some(directory) = data() else { return };
+    let Some(directory) = real_data() else { return };
     let report = PufReport::from_directory(&directory, &ReportOptions::default(), &|_| {}).unwrap();
     let device = &report.devices[0];
     let metrics = &device.metrics;
@@ -49,11 +38,14 @@ fn the_report_finds_the_known_figures_and_no_failure() {
     near(metrics.error_vs_first.unwrap().mean, 0.0697, 0.0015);
     near(metrics.stable_share, 0.742, 0.03);
     assert!(device.health_findings.is_empty(), "{:?}", device.health_findings);
+    assert!(device.bad_ranges.is_empty(), "{:?}", device.bad_ranges);
+    assert!(report.refusals().is_empty(), "{:?}", report.refusals());
 
     assert_eq!(report.windows_stand_in, Some(128));
     for trial in &report.rebuilds {
         assert_eq!((trial.failures, trial.refused), (0, 0), "{trial:?}");
         assert!(trial.attempts >= 240, "{trial:?}");
+        assert!(trial.failure_rate_below.unwrap() < 0.013, "{trial:?}");
     }
     // The chip's columns lean to one and to zero by turns, so raw cells are not good enough for a key.
     let raw = device.entropy.as_ref().unwrap();
@@ -74,8 +66,8 @@ fn the_report_finds_the_known_figures_and_no_failure() {
 
 #[test]
 fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
-    let Some(directory) = data() else { return };
-    let readouts: Vec<Bits> = read_directory(&directory)
+    let Some(directory) = real_data() else { return };
+    let readouts: Vec<Bits> = read_directory(&directory, &Span::default())
         .unwrap()
         .into_iter()
         .map(|d| d.bits)
@@ -92,7 +84,7 @@ fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
                 "readout {i}"
             );
         }
-        let mut puf = ReadoutPuf::open(&directory).unwrap();
+        let mut puf = ReadoutPuf::open(&directory, 0).unwrap();
         assert_eq!(
             reproduce_puf(&mut puf, &enrolled.helper, &health).unwrap(),
             enrolled.secret

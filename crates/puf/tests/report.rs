@@ -8,11 +8,17 @@
 
 use std::{fs, path::Path};
 
+#[allow(dead_code, reason = "each program uses some of it")]
+mod support;
+
 use linewarden_puf::{
     Challenge, Puf,
+    bits::Bits,
     model::{Simulated, SramParameters, SramPuf},
     report::{PufReport, ReportOptions},
 };
+use rand::{RngExt as _, SeedableRng as _};
+use support::{chip_readouts, overwritten, with_noise};
 
 fn write_fleet(directory: &Path, devices: u64, readouts: usize) {
     for device in 0..devices {
@@ -61,6 +67,30 @@ fn a_fleet_is_compared_device_by_device() {
             .any(|row| row.metric == "device-3: uniformity")
     );
     assert!(report.svg().unwrap().contains("between devices"));
+    assert!(report.refusals().is_empty(), "{:?}", report.refusals());
+    assert!(
+        report
+            .devices
+            .iter()
+            .all(|device| device.enrolment_bits.unwrap() >= 128.0)
+    );
+    // Four devices cannot show the one bit that a position has.
+    let rows = report.rows();
+    let across = rows
+        .iter()
+        .find(|row| row.metric.starts_with("min-entropy per bit by position"));
+    assert_eq!(across.unwrap().wanted, "0.583, as of 4 fair ones");
+    let rebuilds = rows
+        .iter()
+        .find(|row| row.metric.starts_with("key mode ("))
+        .unwrap();
+    assert!(
+        rebuilds
+            .value
+            .contains("0 failures in 16 rebuilds, 8 windows: the rate is below 17.07 %"),
+        "{}",
+        rebuilds.value
+    );
 }
 
 #[test]
@@ -71,6 +101,20 @@ fn a_single_readout_makes_a_report_without_the_figures_that_need_more() {
     assert_eq!(report.devices[0].metrics.reliability, None);
     assert_eq!(report.rebuilds[0].attempts, 0);
     assert!(report.flip_probability_cdf.is_empty());
+    let rows = report.rows();
+    assert!(
+        rows.iter()
+            .filter(|row| row.value.starts_with("NOT TRIED: 5 readouts"))
+            .count()
+            == 3,
+        "{rows:?}"
+    );
+    assert!(!rows.iter().any(|row| row.value.contains("0 failures")));
+    assert!(
+        report.refusals()[0].contains("1 readouts were given"),
+        "{:?}",
+        report.refusals()
+    );
     report.svg().unwrap();
 }
 
@@ -89,5 +133,74 @@ fn a_dead_chip_shows_in_the_report() {
             .as_ref()
             .unwrap()
             .contains("repeats itself")
+    );
+}
+
+fn report_of(devices: &[Vec<Bits>]) -> PufReport {
+    let directory = tempfile::tempdir().unwrap();
+    for (index, readouts) in devices.iter().enumerate() {
+        let path = directory.path().join(format!("board-{index}"));
+        fs::create_dir(&path).unwrap();
+        for (number, readout) in readouts.iter().enumerate() {
+            fs::write(path.join(format!("{number}.bin")), readout.to_bytes()).unwrap();
+        }
+    }
+    PufReport::from_directory(directory.path(), &ReportOptions::default(), &|_| {}).unwrap()
+}
+
+#[test]
+fn the_report_says_what_enrolment_refuses() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+    let firmware: Vec<u8> = (0..16 << 10).map(|_| rng.random()).collect();
+    let mut chips = [
+        chip_readouts(32 << 10, 0.05, 1, 5),
+        chip_readouts(32 << 10, 0.05, 2, 5),
+    ];
+    // As they are, then with common data, then with noise of their own in these.
+    assert!(report_of(&chips).refusals().is_empty());
+    chips = chips.map(|chip| overwritten(&chip, 0, &firmware));
+    let report = report_of(&chips);
+    assert_eq!(report.refusals().len(), 3, "{:?}", report.refusals());
+    let range = &report.devices[1].bad_ranges[0];
+    assert_eq!((range.start, range.end), (0, 16 << 10));
+    let mut seed = 0;
+    let noisy = chips.map(|chip| {
+        seed += 1;
+        with_noise(&chip, 0..16 << 10, 0.05, seed)
+    });
+    let report = report_of(&noisy);
+    let [same] = report.same_pufs.as_slice() else {
+        panic!("{:?}", report.same_pufs);
+    };
+    assert_eq!((same.from_byte, same.common_bytes), (0, 16 << 10));
+    assert_eq!(
+        report.refusals(),
+        [same.to_string()],
+        "random data with noise look like power-up state"
+    );
+}
+
+/// Each would be refused for its size; that they are the same must not be hidden by that.
+#[test]
+fn small_boards_that_agree_are_named_as_a_pair() {
+    let first = chip_readouts(1024, 0.05, 1, 5);
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(2);
+    let changed: Vec<bool> = (0..8192).map(|_| rng.random_bool(0.013)).collect();
+    let change =
+        |readout: &Bits| Bits::from_bools(readout.iter().zip(&changed).map(|(bit, changed)| bit ^ changed));
+    let second = chip_readouts(1024, 0.05, 1, 10);
+    let second = second.iter().skip(5).map(change).collect();
+    let report = report_of(&[first, second]);
+    let refusals = report.refusals();
+    assert_eq!(refusals.len(), 3, "{refusals:?}");
+    assert!(
+        refusals[2].contains("board-0 and board-1 agree in 9"),
+        "{refusals:?}"
+    );
+    assert!(
+        report
+            .rows()
+            .iter()
+            .any(|row| row.value.contains("the same chip"))
     );
 }

@@ -97,9 +97,14 @@ impl Credentials {
 
     /// Length of the byte form.
     pub(crate) fn encoded_len(&self) -> usize {
-        match self {
-            Self::Pool { rows, .. } => rows.len() * POOL_ROW_BYTES,
-            Self::Key(_) => KEY_BYTES,
+        Self::encoded_len_of(self.mode(), &self.indices())
+    }
+
+    /// The same of these rows; of key mode there are none.
+    pub(crate) fn encoded_len_of(mode: Mode, indices: &Range<u32>) -> usize {
+        match mode {
+            Mode::Pool => indices.len() * POOL_ROW_BYTES,
+            Mode::Key => KEY_BYTES,
         }
     }
 

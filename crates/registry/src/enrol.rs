@@ -7,6 +7,7 @@ use linewarden_protocol::ids::{DeviceId, RowIndex};
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
+use crate::fingerprint::Fingerprint;
 use crate::place::Place;
 use crate::record_mac::MAC_BYTES;
 use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
@@ -70,6 +71,8 @@ pub struct NewDevice {
     pub status: Status,
     /// Why it is shut out for the time being, if it is.
     pub quarantine: Option<Quarantine>,
+    /// By what its PUF is recognized, where the enrolling side had the PUF.
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl NewDevice {
@@ -108,6 +111,7 @@ impl From<DeviceRecord> for NewDevice {
             epoch: 0,
             status: Status::Active,
             quarantine: None,
+            fingerprint: None,
         }
     }
 }
@@ -168,13 +172,16 @@ impl Registry {
     /// Enrols these devices in one transaction, all or none, with what they have been through elsewhere.
     ///
     /// # Errors
-    /// A device that is enrolled already, or a failure of the database. Nothing is stored then.
+    /// A device that is enrolled already, or whose PUF is another device's that is not revoked, or a failure of the database. Nothing is stored then.
     pub async fn import_chunk(&self, chunk: SealedDevices, on_conflict: OnConflict) -> Result<()> {
         let SealedDevices { devices, sealed } = chunk;
         let mut sealed = sealed.into_iter();
         let mut transaction = self.write().await?;
         let existing = self.replaceable(&mut transaction, &devices, on_conflict).await?;
-        remove(&mut transaction, existing.keys().copied().collect()).await?;
+        let replaced: Vec<DeviceId> = existing.keys().copied().collect();
+        self.remove_fingerprints(&mut transaction, &replaced).await?;
+        remove(&mut transaction, replaced).await?;
+        self.put_fingerprints(&mut transaction, &devices).await?;
         let mut revision = feed::advance(&mut transaction, devices.len()).await?;
         for batch in devices.chunks(DEVICES_PER_INSERT) {
             let mut records = Vec::with_capacity(batch.len());
@@ -205,7 +212,7 @@ impl Registry {
     /// [`RegistryError::Chunk`] says how many devices were stored before the refused chunk, and why it was.
     pub async fn enrol_bulk(
         &self,
-        records: impl IntoIterator<Item = DeviceRecord>,
+        records: impl IntoIterator<Item: Into<NewDevice>>,
         options: BulkOptions,
         progress: impl FnMut(Progress),
     ) -> Result<u64> {

@@ -238,6 +238,22 @@ pub enum RegistryError {
         /// The id.
         device: DeviceId,
     },
+    /// The PUF is that of another device.
+    #[error(
+        "device {device}: its PUF answers as that of device {other}, in {bands} of {of} samples: the same chip, or chips \
+         with memory in common that is not power-up state; revoke {other} if this is its chip, else enroll another PUF or \
+         another part of the memory (`--range`)"
+    )]
+    SamePuf {
+        /// The device to be enrolled.
+        device: DeviceId,
+        /// The device that has the PUF.
+        other: DeviceId,
+        /// Samples in which they agree.
+        bands: usize,
+        /// Samples that were compared.
+        of: usize,
+    },
     /// The same device twice in one input.
     #[error("device {device} occurs twice in the input; remove one of the two")]
     RepeatedDevice {

@@ -61,6 +61,7 @@ mod device;
 mod enrol;
 mod error;
 mod feed;
+mod fingerprint;
 mod gateway;
 mod import;
 mod key;
@@ -97,6 +98,7 @@ pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision,
 pub use enrol::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
 pub use error::{LineMistake, RegistryError, Result};
 pub use feed::{Change, Changes};
+pub use fingerprint::{BANDS_MAX, Band, Fingerprint};
 pub use gateway::Fence;
 pub use import::ExportFile;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};

@@ -9,6 +9,7 @@ use linewarden_files::seal::{Sealer, derive_key};
 use log::LevelFilter;
 
 use crate::error::{RegistryError, Result};
+use crate::fingerprint::FingerprintKeys;
 use crate::key::MasterKey;
 use crate::location::Location;
 use crate::postgres::{self, WriteLock};
@@ -30,6 +31,7 @@ const MAC_PURPOSE: &str = "linewarden registry records v1";
 pub(crate) struct Keys {
     sealer: Sealer,
     record_mac: RecordMac,
+    fingerprints: FingerprintKeys,
 }
 
 impl Keys {
@@ -37,6 +39,7 @@ impl Keys {
         Self {
             sealer: Sealer::derive(key.expose(), registry_id, SEALING_PURPOSE),
             record_mac: RecordMac::new(&derive_key(key.expose(), registry_id, MAC_PURPOSE)),
+            fingerprints: FingerprintKeys::derive(key, registry_id),
         }
     }
 }
@@ -328,6 +331,10 @@ impl Registry {
 
     pub(crate) fn record_mac(&self) -> &RecordMac {
         &self.inner.keys.record_mac
+    }
+
+    pub(crate) fn fingerprint_keys(&self) -> &FingerprintKeys {
+        &self.inner.keys.fingerprints
     }
 
     /// Begins a transaction that may write; no other one does while it lasts, of this process or another.

@@ -10,6 +10,7 @@
 //! {"device_id":"00000000000000d2", … }
 //! ```
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
@@ -20,6 +21,7 @@ use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::enrol::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
+use crate::fingerprint::Fingerprint;
 use crate::key::ExportKey;
 use crate::sql::{self, Connection};
 
@@ -181,18 +183,27 @@ impl<'a> LineWalk<'a> {
             .records_after(snapshot, self.after, CHUNK_DEVICES)
             .await?;
         self.after = upto;
-        let line = |record: Result<StoredDevice>| {
+        let devices: Vec<DeviceId> = stored
+            .iter()
+            .filter_map(|record| Some(record.as_ref().ok()?.info.device))
+            .collect();
+        let mut fingerprints = match open_credentials {
+            true => self.registry.fingerprints_of(snapshot, &devices).await?,
+            false => HashMap::new(),
+        };
+        let mut line = |record: Result<StoredDevice>| {
             let record = record?;
             let mut line = DeviceLine::from(&record.info);
             if open_credentials {
                 let credentials = self.registry.unseal(&record.info, record.sealed.as_deref())?;
+                let fingerprint = fingerprints.remove(&record.info.device).transpose()?;
                 if let Some(sealer) = &self.sealer {
-                    line.sealed = Some(seal_line(sealer, &line, &credentials)?);
+                    line.sealed = Some(seal_line(sealer, &line, &credentials, fingerprint.as_ref())?);
                 }
             }
             Ok(line)
         };
-        Ok((!stored.is_empty()).then(|| stored.into_iter().map(line).collect()))
+        Ok((!stored.is_empty()).then(|| stored.into_iter().map(&mut line).collect()))
     }
 }
 
@@ -313,9 +324,19 @@ fn header(devices: u64, key: Option<&ExportKey>) -> Result<(Header, Option<Seale
     Ok((header, Some(Sealer::derive(key.expose(), &salt, SEALING_PURPOSE))))
 }
 
-fn seal_line(sealer: &Sealer, line: &DeviceLine, credentials: &Credentials) -> Result<String> {
-    let sealed = sealer.seal(&line.aad()?, credentials.encoded_len(), |out| {
-        credentials.encode(out)
+/// The credentials and, behind them, the fingerprint.
+fn seal_line(
+    sealer: &Sealer,
+    line: &DeviceLine,
+    credentials: &Credentials,
+    fingerprint: Option<&Fingerprint>,
+) -> Result<String> {
+    let len = credentials.encoded_len() + fingerprint.map_or(0, Fingerprint::encoded_len);
+    let sealed = sealer.seal(&line.aad()?, len, |out| {
+        credentials.encode(out);
+        if let Some(fingerprint) = fingerprint {
+            fingerprint.encode(out);
+        }
     })?;
     Ok(hex::encode(sealed))
 }
@@ -391,7 +412,7 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
         .first_idx
         .checked_add(line.rows_total)
         .ok_or("field rows_total: too many rows")?;
-    let credentials = open_line(&line, sealer, mode, line.first_idx..end)?;
+    let (credentials, fingerprint) = open_line(&line, sealer, mode, line.first_idx..end)?;
     let record = DeviceRecord {
         device: DeviceId(u64::from_be_bytes(id)),
         name: line.name,
@@ -412,6 +433,7 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
         epoch: line.epoch,
         status,
         quarantine,
+        fingerprint,
     })
 }
 
@@ -448,7 +470,7 @@ fn open_line(
     sealer: &Sealer,
     mode: Mode,
     indices: std::ops::Range<u32>,
-) -> Result<Credentials, String> {
+) -> Result<(Credentials, Option<Fingerprint>), String> {
     let sealed = line.sealed.as_ref().ok_or("field sealed is missing")?;
     let sealed = hex::decode(sealed).map_err(|error| format!("field sealed: {error}"))?;
     let aad = line.aad().map_err(|error| error.to_string())?;
@@ -456,7 +478,16 @@ fn open_line(
         "field sealed: does not authenticate; the export key is another one, or the line was altered"
             .to_owned()
     })?;
-    Credentials::decode(mode, &indices, &plaintext).map_err(|problem| format!("field sealed: {problem}"))
+    let (credentials, rest) = plaintext
+        .split_at_checked(Credentials::encoded_len_of(mode, &indices))
+        .unwrap_or((&plaintext, &[]));
+    let credentials = Credentials::decode(mode, &indices, credentials)
+        .map_err(|problem| format!("field sealed: {problem}"))?;
+    match (rest, Fingerprint::from_bytes(rest)) {
+        ([], _) => Ok((credentials, None)),
+        (_, Some(fingerprint)) => Ok((credentials, Some(fingerprint))),
+        (_, None) => Err("field sealed: what follows the credentials is no fingerprint".to_owned()),
+    }
 }
 
 fn decode_hex<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -94,6 +94,7 @@ impl Registry {
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(self.damaged_fingerprints(&mut snapshot).await?);
         damaged.extend(self.damaged_attestation(&mut snapshot).await?);
         damaged.extend(quarantine::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(service::damaged_entries(self, &mut snapshot).await?);

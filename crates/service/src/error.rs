@@ -161,6 +161,7 @@ impl From<RegistryError> for ApiError {
             RegistryError::UnknownGroup { .. } | RegistryError::NotAProver { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", message)
             }
+            RegistryError::SamePuf { .. } => Self::new(StatusCode::CONFLICT, "same_puf", message),
             RegistryError::AlreadyEnrolled { .. }
             | RegistryError::RepeatedDevice { .. }
             | RegistryError::Revoked { .. }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use linewarden_puf::report::{PufReport, ReportOptions};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::results;
 
 /// What about PUFs.
@@ -16,6 +16,8 @@ pub enum PufCommand {
     #[command(after_help = "\
 The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin, \
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
+Exits with code 4 if enrollment would refuse a device: a part of its memory is not power-up state, its readouts are copies, \
+too little entropy is left, or two devices have memory in common. Of each memory, enrollment takes the first MiB.
 
 Examples:
   linewarden puf report readouts --svg report.svg
@@ -77,5 +79,12 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
         results::write(path, &report.svg().map_err(Failure::failed)?)?;
         output.line(format_args!("picture: {}", path.display()))?;
     }
-    Ok(())
+    match report.refusals().as_slice() {
+        [] => Ok(()),
+        [refusal] => Err(Failure::unsafe_(format!("enrollment refuses {refusal}"))),
+        [refusal, others @ ..] => Err(Failure::unsafe_(format!(
+            "enrollment refuses {refusal}; and {}",
+            counted(others.len() as u64, "finding")
+        ))),
+    }
 }

@@ -1,9 +1,7 @@
 //! Devices in numbers.
 
 use linewarden_client::Client;
-use linewarden_registry::{
-    BulkOptions, Credentials, DeviceRecord, ExportFile, ExportKey, NewDevice, OnConflict, Progress,
-};
+use linewarden_registry::{BulkOptions, Credentials, ExportFile, ExportKey, NewDevice, OnConflict, Progress};
 use linewarden_service::wire::{How, NewDevice as WireDevice};
 
 use super::{Site, acting, note, wanted};
@@ -14,12 +12,14 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Of a device without its rows, and of one row, as it is sent.
 const DEVICE_BYTES: usize = 512;
 const ROW_BYTES: usize = 60;
+/// Of a band of a fingerprint.
+const BAND_BYTES: usize = 10;
 
 impl Site {
     /// Enrols devices, a chunk at a time, with `progress` after each; how many were stored.
     pub async fn enrol_bulk(
         &self,
-        records: impl IntoIterator<Item = DeviceRecord>,
+        devices: impl IntoIterator<Item = NewDevice>,
         options: BulkOptions,
         reason: &str,
         progress: impl FnMut(Progress),
@@ -27,10 +27,10 @@ impl Site {
         match self {
             Self::Local(registry) => {
                 let acting = acting(registry, reason, note("enrolled", "devices enrolled here"))?;
-                Ok(acting.enrol_bulk(records, options, progress).await?)
+                Ok(acting.enrol_bulk(devices, options, progress).await?)
             }
             Self::Remote(client) => {
-                let devices = records.into_iter().map(|record| Ok(NewDevice::from(record)));
+                let devices = devices.into_iter().map(Ok);
                 send(client, devices, None, options, wanted(reason)?, progress).await
             }
         }
@@ -67,7 +67,10 @@ fn bytes_of(device: &NewDevice) -> usize {
         Credentials::Pool { rows, .. } => rows.len(),
     };
     let shut_out = device.record.puf_profile.len().saturating_add(DEVICE_BYTES);
-    rows.saturating_mul(ROW_BYTES).saturating_add(shut_out)
+    let bands = device.fingerprint.as_ref().map_or(0, |found| found.bands().len());
+    rows.saturating_mul(ROW_BYTES)
+        .saturating_add(shut_out)
+        .saturating_add(bands * BAND_BYTES)
 }
 
 async fn send(

@@ -1,6 +1,6 @@
 //! Estimators of min-entropy per bit, after NIST SP 800-90B.
 
-use crate::bits::Bits;
+use crate::{bits::Bits, code::binomial::probability};
 
 /// The 99.5 % quantile of the normal distribution, as SP 800-90B uses it.
 const Z: f64 = 2.576;
@@ -173,12 +173,25 @@ pub fn across_devices(devices: &[Bits]) -> Option<f64> {
     if devices.len() < 2 || first.is_empty() || devices.iter().any(|d| d.len() != first.len()) {
         return None;
     }
-    let count = devices.len();
-    let position = |i: usize| {
-        let ones = devices.iter().filter(|d| d.get(i)).count();
-        -(ones.max(count - ones) as f64 / count as f64).log2()
+    Some(by_position(&Bits::ones_histogram(devices)))
+}
+
+/// The same from how many positions have a one in none, in one, .. of at least two devices.
+pub fn by_position(histogram: &[u64]) -> f64 {
+    let count = histogram.len().saturating_sub(1);
+    let of = |(ones, positions): (usize, &u64)| {
+        -(ones.max(count - ones) as f64 / count.max(1) as f64).log2() * *positions as f64
     };
-    Some((0..first.len()).map(position).sum::<f64>() / first.len() as f64)
+    let positions = histogram.iter().sum::<u64>().max(1) as f64;
+    histogram.iter().enumerate().map(of).sum::<f64>() / positions
+}
+
+/// What [`by_position`] is on average for fair, independent bits of so many devices: more cannot be reached.
+pub fn by_position_of_fair_bits(devices: usize) -> f64 {
+    let count = devices as u64;
+    let of =
+        |ones: u64| -probability(count, 0.5, ones) * (ones.max(count - ones) as f64 / count as f64).log2();
+    (0..=count).map(of).sum()
 }
 
 #[cfg(test)]
@@ -271,5 +284,9 @@ mod tests {
         let h = across_devices(&devices).unwrap();
         assert!((h - 0.5 * 0.93).abs() < 0.01, "{h}");
         assert_eq!(across_devices(&devices[..1]), None);
+        for (devices, reached) in [(2, 0.5), (3, 0.439), (4, 0.58), (32, 0.82), (256, 0.93)] {
+            let ideal = by_position_of_fair_bits(devices);
+            assert!((ideal - reached).abs() < 0.005, "{devices}: {ideal}");
+        }
     }
 }

@@ -6,8 +6,10 @@ use super::copies::refuse_copied_cells;
 use super::{CellSelection, ExtractorError, HelperData, Secret, code_offset, rebuild, select};
 use crate::{
     bits::Bits,
+    blocks,
     code::Profile,
     entropy::{self, EntropyAssessment},
+    fingerprint::Fingerprint,
     health::HealthTest,
     puf::{Challenge, Puf},
 };
@@ -46,27 +48,28 @@ pub struct Enrolled {
     pub helper: HelperData,
     /// The min-entropy that was found sufficient.
     pub entropy: EntropyAssessment,
+    /// What the PUF is recognized by, of cells that carry no secret; `None` with [`CellSelection::First`], which takes
+    /// all cells.
+    pub fingerprint: Option<Fingerprint>,
 }
+
+/// Readouts without which nothing is known of what changes.
+const READOUTS_MIN: usize = 2;
 
 /// Enrols a weak PUF from one or several readouts of its cells, consecutive power-ups of the same range.
 ///
 /// The reference value of a cell is its majority over the readouts.
 ///
 /// # Errors
-/// [`ExtractorError`] if a readout fails its health test, there are too few readouts or stable cells, or the
-/// secret would keep less than 128 bits of min-entropy.
+/// [`ExtractorError`] if a readout fails its health test, is a copy of another or of another chip, a block of the memory
+/// is not power-up state ([`blocks`]), there are too few readouts or stable cells, or the secret would keep less than
+/// 128 bits of min-entropy. Of several faults, one of the readouts comes before one of the memory's size.
 pub fn enrol<R: CryptoRng + ?Sized>(
     readouts: &[Bits],
     options: &KeyEnrolment,
     rng: &mut R,
 ) -> Result<Enrolled, ExtractorError> {
-    check_readouts(readouts, &options.health)?;
-    let none = ExtractorError::TooFewReadouts {
-        given: 0,
-        needed: 1,
-        purpose: "enrol",
-    };
-    let reference = Bits::majority(readouts).ok_or(none)?;
+    let reference = reference_of(readouts, &options.health)?;
     let needed = options.profile.response_bits();
     let Some(readout_bits) = u32::try_from(reference.len())
         .ok()
@@ -89,11 +92,38 @@ pub fn enrol<R: CryptoRng + ?Sized>(
     ))?;
     let (secret, offset) = code_offset(options.profile, &used, rng)?;
     let helper = HelperData::new(options.profile, readout_bits, chosen.cells, offset);
+    let is_apart = options.selection != CellSelection::First;
     Ok(Enrolled {
         secret,
         helper,
         entropy,
+        fingerprint: is_apart.then(|| Fingerprint::of_memory(&reference)),
     })
+}
+
+/// The majority of readouts that are new power-ups of one chip, of power-up state in every block.
+///
+/// A fault of some blocks is reported with their addresses, one of the whole memory by the health test.
+fn reference_of(readouts: &[Bits], health: &HealthTest) -> Result<Bits, ExtractorError> {
+    let too_few = ExtractorError::TooFewReadouts {
+        given: readouts.len(),
+        needed: READOUTS_MIN,
+        purpose: "see which cells change",
+    };
+    if readouts.len() < READOUTS_MIN {
+        return Err(too_few);
+    }
+    check_lengths(readouts)?;
+    let reference = Bits::majority(readouts).ok_or(too_few)?;
+    let bad = blocks::examine(readouts, &reference, health);
+    if let Some(bad) = bad.as_ref().filter(|bad| bad.bytes() < bad.of_bytes) {
+        return Err(ExtractorError::NotPowerUp(bad.clone()));
+    }
+    check_readouts(readouts, health)?;
+    match bad {
+        None => Ok(reference),
+        Some(bad) => Err(ExtractorError::NotPowerUp(bad)),
+    }
 }
 
 /// Takes `readouts` readouts of `cells` cells from a PUF and enrols it.
@@ -158,21 +188,42 @@ pub(super) fn accepted(entropy: EntropyAssessment) -> Result<EntropyAssessment, 
     })
 }
 
-/// Equal lengths, each healthy, consecutive ones neither identical nor too far apart.
-pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(), ExtractorError> {
+fn check_lengths(readouts: &[Bits]) -> Result<(), ExtractorError> {
     let expected = readouts.first().map_or(0, Bits::len);
-    for (index, readout) in readouts.iter().enumerate() {
-        if readout.len() != expected {
-            return Err(ExtractorError::UnevenReadouts {
-                index,
-                bits: readout.len(),
-                expected,
-            });
-        }
+    match readouts.iter().position(|readout| readout.len() != expected) {
+        None => Ok(()),
+        Some(index) => Err(ExtractorError::UnevenReadouts {
+            index,
+            bits: readouts.get(index).map_or(0, Bits::len),
+            expected,
+        }),
+    }
+}
+
+/// Equal lengths, each healthy, consecutive ones not too far apart, no two identical.
+pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(), ExtractorError> {
+    check_lengths(readouts)?;
+    for readout in readouts {
         health.check(readout)?;
     }
     for (first, second) in readouts.iter().zip(readouts.iter().skip(1)) {
         health.check_pair(first, second)?;
     }
-    Ok(())
+    match copied(readouts) {
+        Some((first, second)) if health.refuse_identical => {
+            Err(ExtractorError::CopiedReadout { first, second })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Two readouts that agree in every bit, wherever they stand; by number, from 1.
+fn copied(readouts: &[Bits]) -> Option<(usize, usize)> {
+    (1..).zip(readouts).find_map(|(second, readout)| {
+        let earlier = readouts
+            .iter()
+            .take(second - 1)
+            .position(|other| other == readout)?;
+        Some((earlier + 1, second))
+    })
 }

@@ -26,12 +26,14 @@ use rand::CryptoRng;
 pub use enrol::{Enrolled, KeyEnrolment, enrol, enrol_puf, reproduce, reproduce_puf};
 pub use format::{FileError, FormatError, Problem};
 pub use helper::HelperData;
+pub(crate) use pool::read_reference;
 pub use pool::{EnrolledPool, EnrolledRow, PoolEnrolment, PoolHelper, PoolRow, enrol_pool};
 pub use secret::Secret;
 pub use select::CellSelection;
 
 use crate::{
     bits::Bits,
+    blocks::BadBlocks,
     code::{CodeError, Profile},
     health::HealthError,
     puf::PufError,
@@ -67,6 +69,21 @@ pub enum ExtractorError {
         per_bit: f64,
         /// The estimator that gave it.
         limited_by: String,
+    },
+    /// Parts of the memory are not power-up state, or readouts are not of one chip there.
+    #[error(
+        "{0}; read memory that no program has written since power-up, or leave these addresses out (`--range`)"
+    )]
+    NotPowerUp(BadBlocks),
+    /// A readout is there twice.
+    #[error(
+        "readouts {first} and {second} are the same, bit by bit: a copy, not another power-up; take new readouts"
+    )]
+    CopiedReadout {
+        /// The number of the earlier one, from 1.
+        first: usize,
+        /// The number of the later one.
+        second: usize,
     },
     /// Cells are there twice.
     #[error(

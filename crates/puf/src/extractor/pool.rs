@@ -16,6 +16,7 @@ use crate::{
     bits::Bits,
     code::Profile,
     entropy::{self, EntropyAssessment},
+    fingerprint,
     health::HealthTest,
     puf::{Challenge, Puf},
 };
@@ -308,7 +309,13 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
     let mut references = Vec::with_capacity(rows as usize);
     for _ in 0..rows {
         let challenge = random_challenge(rng);
-        let reference = read_reference(puf, challenge, profile.response_bits(), options)?;
+        let reference = read_reference(
+            puf,
+            challenge,
+            profile.response_bits(),
+            options.reads,
+            &options.health,
+        )?;
         sample.extend(reference.iter());
         references.push((challenge, reference));
     }
@@ -362,23 +369,30 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
     })
 }
 
+/// Any challenge but that of fingerprints, whose response must be no secret's.
 fn random_challenge<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; 8] {
-    let mut challenge = [0; 8];
-    rng.fill_bytes(&mut challenge);
-    challenge
+    loop {
+        let mut challenge = [0; 8];
+        rng.fill_bytes(&mut challenge);
+        if challenge != fingerprint::challenge() {
+            return challenge;
+        }
+    }
 }
 
-fn read_reference(
+/// The majority of `reads` readings of one challenge.
+pub(crate) fn read_reference(
     puf: &mut dyn Puf,
     challenge: [u8; 8],
     bits: usize,
-    options: &PoolEnrolment,
+    reads: usize,
+    health: &HealthTest,
 ) -> Result<Bits, ExtractorError> {
-    let readings: Result<Vec<Bits>, _> = (0..options.reads)
+    let readings: Result<Vec<Bits>, _> = (0..reads)
         .map(|_| puf.read(Challenge::Pool(challenge), bits))
         .collect();
     let readings = readings?;
-    check_readouts(&readings, &options.health)?;
+    check_readouts(&readings, health)?;
     let none = ExtractorError::TooFewReadouts {
         given: 0,
         needed: 1,

@@ -6,14 +6,16 @@ use super::ExtractorError;
 use crate::{
     bits::Bits,
     entropy::{CellDraw, estimate::CellSample},
+    fingerprint::is_reserved,
 };
 
 /// How cells are chosen at enrolment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellSelection {
-    /// The first cells of the readout, in order; no cell list in the helper data.
+    /// The first cells of the readout, in order; no cell list in the helper data. Such an enrolment has no fingerprint.
     First,
-    /// Cells that agree in all enrolment readouts, drawn at random from these.
+    /// Cells that agree in all enrolment readouts, drawn at random from these, but for those that are
+    /// [reserved](is_reserved).
     Stable,
     /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure
     /// key generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a
@@ -105,7 +107,7 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
     }
 }
 
-/// The cells that agree in all readouts, ascending.
+/// The cells that agree in all readouts and are not reserved, ascending.
 fn stable_cells(readouts: &[Bits]) -> Result<Vec<u32>, ExtractorError> {
     if readouts.len() < STABLE_READOUTS_MIN {
         let (given, purpose) = (readouts.len(), "find stable cells");
@@ -121,7 +123,8 @@ fn stable_cells(readouts: &[Bits]) -> Result<Vec<u32>, ExtractorError> {
         values.all(|value| Some(value) == first)
     };
     let cells = readouts.first().map_or(0, Bits::len);
-    Ok((0..=u32::MAX).take(cells).filter(agree).collect())
+    let usable = |cell: &u32| !is_reserved(*cell) && agree(cell);
+    Ok((0..=u32::MAX).take(cells).filter(usable).collect())
 }
 
 /// The pairs of consecutive stable cells of a column that have different values.

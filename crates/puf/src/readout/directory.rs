@@ -8,17 +8,8 @@ use std::{
 
 use linewarden_files::read_bounded;
 
-use super::{DUMP_BYTES_MAX, ReadoutError, hex, parse_hex};
+use super::{DUMP_BYTES_MAX, Dump, DumpSet, ReadoutError, SPAN_BYTES_MAX, Span, hex, parse_hex};
 use crate::bits::Bits;
-
-/// One readout from a file.
-#[derive(Clone, Debug)]
-pub struct Dump {
-    /// Where it was read from.
-    pub path: PathBuf,
-    /// Its bits, from the least significant of the first byte on.
-    pub bits: Bits,
-}
 
 /// Reads one dump.
 ///
@@ -52,32 +43,43 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
     Ok(Bits::from_bytes(&content))
 }
 
-/// Reads all dumps of a directory, one device, in natural order of their names (`2.txt` before `10.txt`).
-///
-/// Files with other endings than those named at [`read_dump`] are left out.
+/// Reads a part of all dumps of a directory, one device, in natural order of their names.
 ///
 /// # Errors
-/// [`ReadoutError`] if there are none, one cannot be read, or their lengths differ.
-pub fn read_directory(directory: &Path) -> Result<Vec<Dump>, ReadoutError> {
-    let mut dumps: Vec<Dump> = Vec::new();
-    for path in entries(directory, |path| path.is_file() && kind(path).is_some())? {
-        let bits = read_dump(&path)?;
-        if let Some(first) = dumps.first().filter(|first| first.bits.len() != bits.len()) {
-            return Err(ReadoutError::Length {
-                path,
-                bytes: bits.len() / 8,
-                first: first.path.clone(),
-                expected: first.bits.len() / 8,
-            });
+/// [`ReadoutError`] as of [`DumpSet`], or if the dumps end before that part.
+pub fn read_directory(directory: &Path, span: &Span) -> Result<Vec<Dump>, ReadoutError> {
+    let mut set = DumpSet::open(directory)?;
+    let mut skipped = 0;
+    while skipped < span.start {
+        let next = set.next((span.start - skipped).min(SPAN_BYTES_MAX))?;
+        match next.first() {
+            None => break,
+            Some(dump) => skipped += dump.bits.len() / 8,
         }
-        dumps.push(Dump { path, bits });
     }
-    if dumps.is_empty() {
-        return Err(ReadoutError::NoDumps {
+    let wanted = span.bytes_max();
+    let dumps = match skipped == span.start {
+        true => set.next(wanted)?,
+        false => Vec::new(),
+    };
+    let bytes = dumps.first().map_or(0, |dump| dump.bits.len() / 8);
+    if bytes == 0 || span.end.is_some() && bytes < wanted {
+        return Err(ReadoutError::Short {
             path: directory.to_owned(),
+            bytes: skipped + bytes,
+            span: *span,
         });
     }
     Ok(dumps)
+}
+
+/// The dumps of a directory, in natural order.
+pub(super) fn dump_files(directory: &Path) -> Result<Vec<(PathBuf, Kind)>, ReadoutError> {
+    let files = entries(directory, |path| path.is_file())?;
+    Ok(files
+        .into_iter()
+        .filter_map(|path| kind(&path).map(|kind| (path, kind)))
+        .collect())
 }
 
 /// The subdirectories that hold dumps, in natural order: one device each. Empty if the directory itself holds
@@ -86,9 +88,7 @@ pub fn read_directory(directory: &Path) -> Result<Vec<Dump>, ReadoutError> {
 /// # Errors
 /// [`ReadoutError`] if there are dumps on both levels or on neither.
 pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
-    let has_dumps = |path: &Path| {
-        entries(path, |path| path.is_file() && kind(path).is_some()).map(|files| !files.is_empty())
-    };
+    let has_dumps = |path: &Path| dump_files(path).map(|files| !files.is_empty());
     let mut found = Vec::new();
     for path in entries(directory, Path::is_dir)? {
         if has_dumps(&path)? {
@@ -122,8 +122,8 @@ fn entries(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathB
     Ok(paths)
 }
 
-#[derive(PartialEq)]
-enum Kind {
+#[derive(Debug, PartialEq)]
+pub(super) enum Kind {
     Binary,
     Text,
 }
@@ -187,7 +187,7 @@ mod tests {
             ("1.HEX", b"0x01\n0x01"),
             ("README.md", b"not a dump"),
         ]);
-        let dumps = read_directory(directory.path()).unwrap();
+        let dumps = read_directory(directory.path(), &Span::default()).unwrap();
         let bytes: Vec<Vec<u8>> = dumps.iter().map(|d| d.bits.to_bytes()).collect();
         assert_eq!(bytes, [[1, 1], [2, 2], [10, 10]]);
     }
@@ -209,8 +209,32 @@ mod tests {
         ];
         for (files, expected) in cases {
             let directory = directory(files);
-            let error = read_directory(directory.path()).unwrap_err().to_string();
+            let error = read_directory(directory.path(), &Span::default())
+                .unwrap_err()
+                .to_string();
             assert!(expected.iter().all(|e| error.contains(e)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_each_dump_is_read() {
+        let directory = directory(&[("1.txt", b"00 01 02 03 04 05"), ("2.bin", &[0, 1, 2, 3, 4, 5])]);
+        let read = |start, end| read_directory(directory.path(), &Span { start, end });
+        for (start, end, expected) in [
+            (0, None, [0, 1, 2, 3, 4, 5].as_slice()),
+            (2, Some(4), &[2, 3]),
+            (5, None, &[5]),
+        ] {
+            for dump in read(start, end).unwrap() {
+                assert_eq!(dump.bits.to_bytes(), expected, "{start}, {end:?}");
+            }
+        }
+        for (start, end) in [(4, Some(7)), (6, None), (9, Some(10))] {
+            let refused = read(start, end);
+            assert!(
+                matches!(refused, Err(ReadoutError::Short { bytes: 6, .. })),
+                "{start}: {refused:?}"
+            );
         }
     }
 
@@ -236,7 +260,7 @@ mod tests {
             Err(ReadoutError::NoDumps { .. })
         ));
         assert!(matches!(
-            read_directory(Path::new("no/such/place")),
+            read_directory(Path::new("no/such/place"), &Span::default()),
             Err(ReadoutError::Io { .. })
         ));
     }

@@ -41,46 +41,94 @@ pub enum HexError {
 /// [`HexError`] with line and column.
 pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, HexError> {
     let mut bytes = Vec::with_capacity(text.len() / 2);
-    let (mut line, mut column) = (1, 1);
-    // The first digit of an unfinished byte, and where it stands.
-    let mut high: Option<(u8, usize, usize)> = None;
-    let mut rest = text;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let prefixed = byte == b'0' && matches!(tail.first(), Some(b'x' | b'X'));
-        match (byte, high) {
-            (b'\n', _) => (line, column) = (line + 1, 0),
-            (b' ' | b'\t' | b'\r' | b',', _) => {}
-            (_, Some((_, line, column))) if prefixed => return Err(HexError::HalfByte { line, column }),
-            (_, None) if prefixed => {
-                rest = tail.split_first().map_or(tail, |(_, after)| after);
-                column += 2;
-                continue;
-            }
-            (b':', None) if column == 1 => return Err(HexError::IntelHex { line, column }),
-            (_, high_digit) => {
-                let Some(digit) = char::from(byte).to_digit(16) else {
-                    return Err(HexError::Character {
-                        line,
-                        column,
-                        found: found_at(rest),
-                    });
-                };
-                let digit = digit.to_le_bytes()[0];
-                high = match high_digit {
-                    None => Some((digit, line, column)),
-                    Some((first, _, _)) => {
-                        bytes.push(first << 4 | digit);
-                        None
-                    }
-                };
-            }
+    let mut parser = HexParser::new();
+    parser.feed(text, &mut bytes)?;
+    parser.finish(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same of a text that comes in pieces.
+#[derive(Debug)]
+pub(super) struct HexParser {
+    line: usize,
+    column: usize,
+    /// The first digit of an unfinished byte, and where it stands.
+    high: Option<(u8, usize, usize)>,
+    /// A zero at the end of a piece, which may be that of `0x`.
+    zero: bool,
+}
+
+impl HexParser {
+    pub(super) fn new() -> Self {
+        Self {
+            line: 1,
+            column: 1,
+            high: None,
+            zero: false,
         }
-        column += 1;
-        rest = tail;
     }
-    match high {
-        None => Ok(bytes),
-        Some((_, line, column)) => Err(HexError::HalfByte { line, column }),
+
+    /// The next piece.
+    pub(super) fn feed(&mut self, text: &[u8], bytes: &mut Vec<u8>) -> Result<(), HexError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.zero) {
+            self.parse(&[b"0", text].concat(), false, bytes)
+        } else {
+            self.parse(text, false, bytes)
+        }
+    }
+
+    /// The end.
+    pub(super) fn finish(&mut self, bytes: &mut Vec<u8>) -> Result<(), HexError> {
+        if std::mem::take(&mut self.zero) {
+            self.parse(b"0", true, bytes)?;
+        }
+        match self.high {
+            None => Ok(()),
+            Some((_, line, column)) => Err(HexError::HalfByte { line, column }),
+        }
+    }
+
+    fn parse(&mut self, text: &[u8], is_last: bool, bytes: &mut Vec<u8>) -> Result<(), HexError> {
+        let mut rest = text;
+        while let Some((&byte, tail)) = rest.split_first() {
+            if byte == b'0' && tail.is_empty() && !is_last {
+                self.zero = true;
+                return Ok(());
+            }
+            let (line, column) = (self.line, self.column);
+            let prefixed = byte == b'0' && matches!(tail.first(), Some(b'x' | b'X'));
+            match (byte, self.high) {
+                (b'\n', _) => (self.line, self.column) = (line + 1, 0),
+                (b' ' | b'\t' | b'\r' | b',', _) => {}
+                (_, Some((_, line, column))) if prefixed => return Err(HexError::HalfByte { line, column }),
+                (_, None) if prefixed => {
+                    rest = tail.split_first().map_or(tail, |(_, after)| after);
+                    self.column += 2;
+                    continue;
+                }
+                (b':', None) if column == 1 => return Err(HexError::IntelHex { line, column }),
+                (_, high_digit) => {
+                    let Some(digit) = char::from(byte).to_digit(16) else {
+                        let found = found_at(rest);
+                        return Err(HexError::Character { line, column, found });
+                    };
+                    let digit = digit.to_le_bytes()[0];
+                    self.high = match high_digit {
+                        None => Some((digit, line, column)),
+                        Some((first, _, _)) => {
+                            bytes.push(first << 4 | digit);
+                            None
+                        }
+                    };
+                }
+            }
+            self.column += 1;
+            rest = tail;
+        }
+        Ok(())
     }
 }
 
@@ -144,6 +192,14 @@ mod tests {
             let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
             let lines: Vec<&[u8]> = digits.as_bytes().chunks(width).collect();
             prop_assert_eq!(parse_hex(&lines.join(&b'\n')).unwrap(), bytes);
+        }
+
+        #[test]
+        fn pieces_of_a_text_are_read_as_the_whole(text in "[0-9a-fx ,\n]{0,60}", size in 1_usize..8) {
+            let (mut parser, mut bytes) = (HexParser::new(), Vec::new());
+            let fed = text.as_bytes().chunks(size).try_for_each(|piece| parser.feed(piece, &mut bytes));
+            let read = fed.and_then(|()| parser.finish(&mut bytes)).map(|()| bytes);
+            prop_assert_eq!(read, parse_hex(text.as_bytes()));
         }
 
         #[test]

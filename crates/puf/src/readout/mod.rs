@@ -1,12 +1,16 @@
 //! Raw readout dumps: import, and a PUF that serves them.
 
 mod directory;
+mod dump;
 mod hex;
 mod puf;
+mod span;
 
-pub use directory::{Dump, read_directory, read_dump, subdirectories};
+pub use directory::{read_directory, read_dump, subdirectories};
+pub use dump::{Dump, DumpSet};
 pub use hex::{HexError, parse_hex};
 pub use puf::ReadoutPuf;
+pub use span::{SPAN_BYTES_MAX, Span, SpanError};
 
 use std::path::PathBuf;
 
@@ -55,6 +59,16 @@ pub enum ReadoutError {
         first: PathBuf,
         /// The first file's bytes.
         expected: usize,
+    },
+    /// A dump ends before the part that is wanted.
+    #[error("{}: {bytes} bytes, but {span} is wanted of it; take the memory's whole dump, or another range", path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: usize,
+        /// What is wanted.
+        span: Span,
     },
     /// The directory has no dumps.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{ReadoutError, read_directory, read_dump};
+use super::{ReadoutError, SPAN_BYTES_MAX, Span, read_directory, read_dump};
 use crate::{
     bits::Bits,
     puf::{Challenge, Puf, PufError},
@@ -17,15 +17,26 @@ pub struct ReadoutPuf {
 }
 
 impl ReadoutPuf {
-    /// Serves one dump or, in natural order of names, all dumps of a directory.
+    /// Serves one dump or, in natural order of names, all dumps of a directory, from the byte `start` on and as far as
+    /// enrolment takes them.
     ///
     /// # Errors
-    /// [`ReadoutError`] if there are none or one cannot be read.
-    pub fn open(path: &Path) -> Result<Self, ReadoutError> {
+    /// [`ReadoutError`] if there are none, one cannot be read, or it has no byte `start`.
+    pub fn open(path: &Path, start: usize) -> Result<Self, ReadoutError> {
+        let span = Span { start, end: None };
         if !path.is_dir() {
-            return Ok(Self::new(read_dump(path)?, Vec::new()));
+            let bits = read_dump(path)?;
+            let first = start.saturating_mul(8);
+            let rest = bits.len().saturating_sub(first).min(8 * SPAN_BYTES_MAX);
+            let part = bits.window(first, rest).filter(|part| !part.is_empty());
+            let first = part.ok_or_else(|| ReadoutError::Short {
+                path: path.to_owned(),
+                bytes: bits.len() / 8,
+                span,
+            })?;
+            return Ok(Self::new(first, Vec::new()));
         }
-        let mut dumps = read_directory(path)?.into_iter().map(|dump| dump.bits);
+        let mut dumps = read_directory(path, &span)?.into_iter().map(|dump| dump.bits);
         let first = dumps.next().ok_or_else(|| ReadoutError::NoDumps {
             path: path.to_owned(),
         })?;

@@ -1,28 +1,31 @@
-//! A quality report over a directory of readouts: figures, a table, a picture.
+//! A quality report over a directory of readouts: figures, a table, a picture, and whether enrolment would take them.
+//!
+//! Memories are measured segment by segment, so that what is kept of a device is a segment of each readout and one of its
+//! reference, however large its memory is.
 
+mod measure;
 mod picture;
 mod rebuild;
 mod sketch;
 mod table;
+mod verdict;
 
 pub use rebuild::{Rebuild, RebuildResult};
 pub use table::Row;
+pub use verdict::SamePuf;
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::{
-    bits::Bits,
-    code::Profile,
-    entropy::{
-        self, CellDraw, EntropyAssessment,
-        estimate::{self, CellSample},
-    },
+    blocks::BadRange,
+    entropy::EntropyAssessment,
     health::HealthTest,
-    metrics::{self, DeviceMetrics, Spread},
-    readout::{ReadoutError, read_directory, subdirectories},
+    metrics::{DeviceMetrics, Spread},
+    readout::{DumpSet, ReadoutError, subdirectories},
 };
+use measure::Measurement;
 
 /// How to make a report.
 #[derive(Clone, Debug)]
@@ -60,6 +63,12 @@ pub struct DeviceReport {
     pub entropy: Option<EntropyAssessment>,
     /// What the health test says about its readouts, empty if nothing.
     pub health_findings: Vec<String>,
+    /// Parts of its memory that are not power-up state.
+    pub bad_ranges: Vec<BadRange>,
+    /// Min-entropy of the secret that enrolment makes of its readouts, in bits.
+    pub enrolment_bits: Option<f64>,
+    /// Why enrolment refuses its readouts, if it does.
+    pub refusal: Option<String>,
 }
 
 /// A histogram over 0 … 1.
@@ -92,6 +101,8 @@ impl Histogram {
 pub struct PufReport {
     /// One entry per device.
     pub devices: Vec<DeviceReport>,
+    /// Devices whose memories are the same in part: enrolment takes one of them only.
+    pub same_pufs: Vec<SamePuf>,
     /// With one device only: how many windows of it stand in for devices in everything that compares devices.
     /// Windows of one chip do not measure how much chips differ.
     pub windows_stand_in: Option<usize>,
@@ -107,7 +118,7 @@ pub struct PufReport {
     pub inter_distances: Histogram,
     /// Of 101 points, the share of cells whose flip probability is at most `i / 200`.
     pub flip_probability_cdf: Vec<f64>,
-    /// The share of ones over the first device's memory, row by row of 64: rows are consecutive parts of the
+    /// The share of ones over the first MiB of the first device's memory, row by row of 64: rows are consecutive parts of the
     /// memory, columns the address modulo 64, so that stripes show.
     pub one_share_map: Vec<f64>,
     /// The rebuild trials.
@@ -116,15 +127,6 @@ pub struct PufReport {
 
 /// The columns of [`PufReport::one_share_map`].
 pub(crate) const MAP_COLUMNS: usize = 64;
-/// The most rows of it.
-const MAP_ROWS: usize = 32;
-
-struct Device {
-    name: String,
-    readouts: Vec<Bits>,
-    reference: Bits,
-}
-
 impl PufReport {
     /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures
     /// them. `progress` gets what is being done.
@@ -140,64 +142,27 @@ impl PufReport {
         if paths.is_empty() {
             paths.push(directory.to_owned());
         }
-        let mut devices = Vec::with_capacity(paths.len());
-        for path in &paths {
-            progress(&format!("reading {}", path.display()));
-            let readouts: Vec<Bits> = read_directory(path)?.into_iter().map(|dump| dump.bits).collect();
+        let open = |path: &std::path::PathBuf| {
             let name = path
                 .file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
-            if let Some(reference) = Bits::majority(&readouts) {
-                devices.push(Device {
-                    name,
-                    readouts,
-                    reference,
-                });
-            }
-        }
-        progress("comparing devices");
-        let mut report = Self::compare(&devices, options);
-        for kind in Rebuild::ALL {
-            progress(&format!("rebuilding: {kind}"));
-            report.rebuilds.push(rebuild::run(
-                kind,
-                devices.iter().map(|d| d.readouts.as_slice()),
-                options,
-            ));
-        }
-        Ok(report)
+            Ok((name, DumpSet::open(path)?))
+        };
+        let sets: Vec<(String, DumpSet)> = paths.iter().map(open).collect::<Result<_, ReadoutError>>()?;
+        Measurement::run(sets, options, progress)
     }
 
-    fn compare(devices: &[Device], options: &ReportOptions) -> Self {
-        let (references, windows_stand_in) = match devices {
-            [only] => {
-                let windows = windows(&only.reference, options.window_bits);
-                let count = windows.len();
-                (windows, Some(count))
-            }
-            several => (common_length(several), None),
-        };
-        let intra: Vec<f64> = devices.iter().flat_map(errors_against_first).collect();
-        let first = devices.first();
-        Self {
-            devices: devices
-                .iter()
-                .filter_map(|device| device_report(device, options))
-                .collect(),
-            windows_stand_in,
-            uniqueness: metrics::uniqueness(&references),
-            bit_aliasing: Some(&references)
-                .filter(|r| r.len() > 1)
-                .and_then(|r| Spread::of(&metrics::one_shares(r))),
-            min_entropy_across_devices: estimate::across_devices(&references),
-            intra_distances: Histogram::of(&intra, 100),
-            inter_distances: Histogram::of(&metrics::pairwise_distances(&references), 100),
-            flip_probability_cdf: flip_cdf(devices),
-            one_share_map: first.map(|d| one_share_map(&d.readouts)).unwrap_or_default(),
-            rebuilds: Vec::new(),
-        }
+    /// What enrolment would refuse, in words; empty if it would take all devices.
+    pub fn refusals(&self) -> Vec<String> {
+        let of_devices = self.devices.iter().filter_map(|device| {
+            let refusal = device.refusal.as_ref()?;
+            Some(format!("{}: {refusal}", device.name))
+        });
+        of_devices
+            .chain(self.same_pufs.iter().map(ToString::to_string))
+            .collect()
     }
 
     /// The figures as rows for a table.
@@ -218,94 +183,4 @@ impl PufReport {
     pub fn svg(&self) -> Result<String, String> {
         picture::svg(self)
     }
-}
-
-fn device_report(device: &Device, options: &ReportOptions) -> Option<DeviceReport> {
-    let profile = Profile::KEY;
-    let judge = || {
-        let cells = CellSample::all(&device.reference);
-        entropy::assess_cells(profile, &cells, CellDraw::InOrder(None), None)
-    };
-    Some(DeviceReport {
-        name: device.name.clone(),
-        metrics: metrics::device_metrics(&device.readouts)?,
-        entropy: (device.reference.len() >= profile.response_bits()).then(judge),
-        health_findings: health_findings(&device.readouts, &options.health),
-    })
-}
-
-fn health_findings(readouts: &[Bits], health: &HealthTest) -> Vec<String> {
-    let single = readouts.iter().enumerate().filter_map(|(i, readout)| {
-        health
-            .check(readout)
-            .err()
-            .map(|e| format!("readout {}: {e}", i + 1))
-    });
-    let pairs = readouts
-        .iter()
-        .zip(readouts.iter().skip(1))
-        .enumerate()
-        .filter_map(|(i, (a, b))| {
-            health
-                .check_pair(a, b)
-                .err()
-                .map(|e| format!("readouts {} and {}: {e}", i + 1, i + 2))
-        });
-    single.chain(pairs).collect()
-}
-
-fn windows(bits: &Bits, window_bits: usize) -> Vec<Bits> {
-    let count = bits.len() / window_bits.max(1);
-    (0..count)
-        .filter_map(|i| bits.window(i * window_bits, window_bits))
-        .collect()
-}
-
-/// The references cut to the shortest, so that devices with different dump sizes compare on the same
-/// addresses.
-fn common_length(devices: &[Device]) -> Vec<Bits> {
-    let len = devices.iter().map(|d| d.reference.len()).min().unwrap_or(0);
-    devices
-        .iter()
-        .filter_map(|d| d.reference.window(0, len))
-        .collect()
-}
-
-fn errors_against_first(device: &Device) -> Vec<f64> {
-    let Some((first, later)) = device.readouts.split_first() else {
-        return Vec::new();
-    };
-    later
-        .iter()
-        .map(|r| r.distance(first) as f64 / first.len().max(1) as f64)
-        .collect()
-}
-
-fn flip_cdf(devices: &[Device]) -> Vec<f64> {
-    let several = devices.iter().filter(|d| d.readouts.len() > 1);
-    let mut flips: Vec<f64> = several
-        .flat_map(|d| metrics::one_shares(&d.readouts))
-        .map(|p| p.min(1.0 - p))
-        .collect();
-    flips.sort_by(f64::total_cmp);
-    if flips.is_empty() {
-        return Vec::new();
-    }
-    let share = |limit: f64| flips.partition_point(|&p| p <= limit) as f64 / flips.len() as f64;
-    (0..=100).map(|i| share(f64::from(i) / 200.0 + 1e-9)).collect()
-}
-
-/// Rows are consecutive parts of the memory, columns the address modulo 64 within them.
-fn one_share_map(readouts: &[Bits]) -> Vec<f64> {
-    let shares = metrics::one_shares(readouts);
-    let lines = shares.len().div_ceil(MAP_COLUMNS);
-    let part = lines.div_ceil(MAP_ROWS).max(1) * MAP_COLUMNS;
-    let column = |cells: &[f64], column: usize| {
-        let own = cells.iter().skip(column).step_by(MAP_COLUMNS);
-        own.clone().sum::<f64>() / own.count().max(1) as f64
-    };
-    shares
-        .chunks(part)
-        .flat_map(|cells| (0..MAP_COLUMNS).map(move |c| column(cells, c)))
-        .collect()
 }

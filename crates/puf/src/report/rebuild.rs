@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::ReportOptions;
 use crate::{
     bits::Bits,
-    code::Profile,
+    code::{Profile, binomial::lower_tail},
     extractor::{self, ExtractorError, KeyEnrolment},
 };
 
@@ -73,6 +73,11 @@ pub struct RebuildResult {
     pub attempts: usize,
     /// Rebuilds that failed or gave another secret.
     pub failures: usize,
+    /// What the failure rate is below with 95 % confidence (Clopper, Pearson 1934); `None` if nothing was tried.
+    /// Rebuilds of one chip at one temperature are not independent: this is the least that can be said.
+    pub failure_rate_below: Option<f64>,
+    /// Readouts there were, of the device with the most.
+    pub readouts: usize,
     /// The least min-entropy of an enrolled window's secret; `None` where only the code is tried.
     pub residual_bits_min: Option<f64>,
 }
@@ -83,50 +88,96 @@ struct Trial {
     residual_bits: Option<f64>,
 }
 
-pub(super) fn run<'a>(
-    kind: Rebuild,
-    devices: impl Iterator<Item = &'a [Bits]>,
-    options: &ReportOptions,
-) -> RebuildResult {
-    let mut result = RebuildResult {
-        kind,
-        profile: kind.profile().to_string(),
-        enrolment_readouts: options.enrolment_readouts,
-        windows: 0,
-        refused: 0,
-        first_refusal: None,
-        attempts: 0,
-        failures: 0,
-        residual_bits_min: None,
-    };
-    let mut rng = ChaCha20Rng::seed_from_u64(options.seed);
-    let size = kind.window_bits();
-    for readouts in devices {
+/// Windows of a memory's first segment that are tried, at most.
+const WINDOWS_MAX: usize = 512;
+
+/// Trials of one kind, under way.
+pub(super) struct Trials {
+    result: RebuildResult,
+    options: ReportOptions,
+    rng: ChaCha20Rng,
+}
+
+impl Trials {
+    pub(super) fn new(kind: Rebuild, options: &ReportOptions) -> Self {
+        let result = RebuildResult {
+            kind,
+            profile: kind.profile().to_string(),
+            enrolment_readouts: options.enrolment_readouts,
+            windows: 0,
+            refused: 0,
+            first_refusal: None,
+            attempts: 0,
+            failures: 0,
+            failure_rate_below: None,
+            readouts: 0,
+            residual_bits_min: None,
+        };
+        Self {
+            result,
+            options: options.clone(),
+            rng: ChaCha20Rng::seed_from_u64(options.seed),
+        }
+    }
+
+    pub(super) fn kind(&self) -> Rebuild {
+        self.result.kind
+    }
+
+    /// Tries windows of a segment of a device's memory, by number from 0; of each half as many as of the one before.
+    pub(super) fn add(&mut self, segment: usize, readouts: &[Bits]) {
+        self.result.readouts = self.result.readouts.max(readouts.len());
+        let size = self.result.kind.window_bits();
         let cells = readouts.first().map_or(0, Bits::len);
-        for offset in (0..)
-            .map(|i| i * size)
-            .take_while(|offset| offset + size <= cells)
-        {
-            let window: Vec<Bits> = readouts.iter().filter_map(|r| r.window(offset, size)).collect();
-            let Some((enrolment, later)) = window.split_at_checked(options.enrolment_readouts) else {
-                continue;
-            };
-            match trial(kind, enrolment, later, options, &mut rng) {
-                Ok(trial) => {
-                    result.windows += 1;
-                    result.attempts += later.len();
-                    result.failures += trial.failures;
-                    let both = [result.residual_bits_min, trial.residual_bits];
-                    result.residual_bits_min = both.into_iter().flatten().reduce(f64::min);
-                }
-                Err(refusal) => {
-                    result.refused += 1;
-                    result.first_refusal.get_or_insert_with(|| refusal.to_string());
-                }
+        let windows = WINDOWS_MAX >> segment.min(16);
+        for index in 0..(cells / size).min(windows) {
+            let window: Vec<Bits> = readouts
+                .iter()
+                .filter_map(|r| r.window(index * size, size))
+                .collect();
+            if let Some((enrolment, later)) = window.split_at_checked(self.options.enrolment_readouts) {
+                self.try_window(enrolment, later);
             }
         }
     }
-    result
+
+    fn try_window(&mut self, enrolment: &[Bits], later: &[Bits]) {
+        let result = &mut self.result;
+        match trial(result.kind, enrolment, later, &self.options, &mut self.rng) {
+            Ok(trial) => {
+                result.windows += 1;
+                result.attempts += later.len();
+                result.failures += trial.failures;
+                let both = [result.residual_bits_min, trial.residual_bits];
+                result.residual_bits_min = both.into_iter().flatten().reduce(f64::min);
+            }
+            Err(refusal) => {
+                result.refused += 1;
+                result.first_refusal.get_or_insert_with(|| refusal.to_string());
+            }
+        }
+    }
+
+    pub(super) fn result(mut self) -> RebuildResult {
+        let RebuildResult {
+            attempts, failures, ..
+        } = self.result;
+        self.result.failure_rate_below = (attempts > 0).then(|| rate_below(failures, attempts));
+        self.result
+    }
+}
+
+/// The failure rate with which so few failures or fewer occur in 5 % of all series, by bisection.
+fn rate_below(failures: usize, attempts: usize) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        match lower_tail(attempts as u64, middle, failures as u64) > 0.05 {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    high
 }
 
 /// Enrols from the first readouts and counts the later ones from which the secret is not rebuilt.
@@ -173,4 +224,17 @@ fn code_trial(
         failures: later.iter().filter(failed).count(),
         residual_bits: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_the_rule_of_three_where_nothing_failed() {
+        assert!((rate_below(0, 1000) - 0.003).abs() < 1e-5);
+        // Clopper and Pearson's tables: 2 of 20, one-sided 95 %.
+        assert!((rate_below(2, 20) - 0.2826).abs() < 1e-3);
+        assert!(rate_below(5, 5) > 0.999);
+    }
 }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{DeviceReport, PufReport};
-use crate::metrics::Spread;
+use super::{DeviceReport, PufReport, RebuildResult};
+use crate::{entropy::estimate, metrics::Spread};
 
 /// One line of the report's table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,40 +33,86 @@ pub(super) fn rows(report: &PufReport) -> Vec<Row> {
         };
         rows.extend(device_rows(&name, device));
     }
-    let over = match report.windows_stand_in {
-        Some(windows) => format!(" ({windows} windows of one chip, not chips)"),
-        None => format!(" ({} devices)", report.devices.len()),
+    rows.extend(comparison_rows(report));
+    rows.extend(report.rebuilds.iter().map(rebuild_row));
+    rows
+}
+
+/// What fair, independent bits give differs with the number of devices, and is said with it.
+fn comparison_rows(report: &PufReport) -> Vec<Row> {
+    let (compared, over) = match report.windows_stand_in {
+        Some(windows) => (windows, format!(" ({windows} windows of one chip, not chips)")),
+        None => (
+            report.devices.len(),
+            format!(" ({} devices)", report.devices.len()),
+        ),
     };
+    let mut rows = Vec::new();
     if let Some(s) = report.uniqueness {
         rows.push(row(format!("uniqueness{over}"), with_deviation(s), "0.500"));
     }
     if let Some(s) = report.bit_aliasing {
-        rows.push(row(format!("bit-aliasing{over}"), with_deviation(s), "0.500"));
+        let fair = format!("0.500, standard deviation {:.4}", 0.5 / (compared as f64).sqrt());
+        rows.push(row(format!("bit-aliasing{over}"), with_deviation(s), fair));
     }
     if let Some(h) = report.min_entropy_across_devices {
+        let fair = estimate::by_position_of_fair_bits(compared);
+        let wanted = format!("{fair:.3}, as of {compared} fair ones");
         rows.push(row(
             format!("min-entropy per bit by position{over}"),
             format!("{h:.3}"),
-            "1",
+            wanted,
         ));
     }
-    rows.extend(report.rebuilds.iter().map(|r| {
-        let mut value = format!(
-            "{} failures in {} rebuilds, {} windows",
-            r.failures, r.attempts, r.windows
-        );
-        if let Some(bits) = r.residual_bits_min {
-            value.push_str(&format!(", min-entropy at least {bits:.0} bits"));
-        }
-        if r.refused > 0 {
-            value.push_str(&format!(", {} refused", r.refused));
-        }
-        if let Some(reason) = &r.first_refusal {
-            value.push_str(&format!(" ({reason})"));
-        }
-        row(format!("{} ({})", r.kind, r.profile), value, "0 failures")
-    }));
+    if report.windows_stand_in.is_none() && compared > 1 {
+        let same = match report.same_pufs.as_slice() {
+            [] => "none".to_owned(),
+            same => same
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; "),
+        };
+        rows.push(row("memory that devices have in common", same, "none"));
+    }
     rows
+}
+
+fn rebuild_row(r: &RebuildResult) -> Row {
+    let metric = format!("{} ({})", r.kind, r.profile);
+    let mut value = match r.failure_rate_below {
+        Some(below) => format!(
+            "{} failures in {} rebuilds, {} windows: the rate is below {} with 95 % confidence",
+            r.failures,
+            r.attempts,
+            r.windows,
+            rate(below)
+        ),
+        None if r.readouts <= r.enrolment_readouts => format!(
+            "NOT TRIED: {} readouts are enrolled from and {} are there; take more, or --enrolment-readouts {}",
+            r.enrolment_readouts,
+            r.readouts,
+            r.readouts.saturating_sub(1).max(3)
+        ),
+        None => "NOT TRIED: no window was enrolled".to_owned(),
+    };
+    if let Some(bits) = r.residual_bits_min {
+        value.push_str(&format!(", min-entropy at least {bits:.0} bits"));
+    }
+    if r.refused > 0 {
+        value.push_str(&format!(", {} windows refused", r.refused));
+    }
+    if let Some(reason) = &r.first_refusal {
+        value.push_str(&format!(" ({reason})"));
+    }
+    row(metric, value, "0 failures")
+}
+
+fn rate(share: f64) -> String {
+    match share >= 1e-3 {
+        true => format!("{:.2} %", 100.0 * share),
+        false => format!("{share:.1e}"),
+    }
 }
 
 fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
@@ -82,20 +128,20 @@ fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
         row(
             metric("bit error rate against the majority"),
             percent(m.error_vs_majority),
-            "0 %",
+            "above 0 %, at most 10 %",
         ),
     ];
     if let (Some(error), Some(reliability)) = (m.error_vs_first, m.reliability) {
         rows.push(row(
             metric("bit error rate against the first readout"),
             percent(error),
-            "0 %",
+            "above 0 %, at most 15 %",
         ));
-        rows.push(row(metric("reliability"), format!("{reliability:.4}"), "1"));
+        rows.push(row(metric("reliability"), format!("{reliability:.4}"), ""));
         rows.push(row(
             metric("cells that never change"),
             format!("{:.1} %", 100.0 * m.stable_share),
-            "100 %",
+            "",
         ));
     }
     if let Some(entropy) = &device.entropy {
@@ -113,6 +159,17 @@ fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
         findings => findings.join("; "),
     };
     rows.push(row(metric("health test"), health, "passed"));
+    let bad = match device.bad_ranges.as_slice() {
+        [] => "none".to_owned(),
+        bad => bad.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    };
+    rows.push(row(metric("memory that is not power-up state"), bad, "none"));
+    let enrolment = match (&device.refusal, device.enrolment_bits) {
+        (Some(refusal), _) => format!("REFUSED: {refusal}"),
+        (None, Some(bits)) => format!("accepted, {bits:.0} bits of min-entropy"),
+        (None, None) => "not tried".to_owned(),
+    };
+    rows.push(row(metric("enrolment"), enrolment, "accepted"));
     rows
 }
 

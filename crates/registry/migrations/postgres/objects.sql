@@ -6,7 +6,7 @@ WITH ours AS (
     AND c.relname IN ('registry', 'device', 'credential', 'gateway', 'lease', 'spare', 'ticket', 'pair', 'roaming', 'attest_group',
                       'prover', 'period', 'round_number', 'attest_round', 'appraisal', 'evidence',
                       'journal', 'api_user', 'api_session', 'api_answer', 'gateway_book', 'gateway_state', 'signer',
-                      'quarantine_order')
+                      'quarantine_order', 'fingerprint', 'fingerprint_band')
 )
 SELECT 'relation', CAST(ours.relname AS TEXT), concat_ws(' ', ours.relkind, ours.relpersistence, ours.relrowsecurity)
 FROM ours

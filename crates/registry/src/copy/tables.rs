@@ -25,7 +25,7 @@ const fn table(
 }
 
 /// Everything but where the registry was moved to, and the places of rows, which each database gives itself.
-pub(crate) const TABLES: [Table; 23] = [
+pub(crate) const TABLES: [Table; 25] = [
     table(
         "registry",
         &["singleton"],
@@ -71,6 +71,19 @@ pub(crate) const TABLES: [Table; 23] = [
             &[("device_id", Integer), ("sealed", Bytes)],
         )
     },
+    Table {
+        page_rows: SOME,
+        ..table(
+            "fingerprint",
+            &["device_id"],
+            &[("device_id", Integer), ("sealed", Bytes)],
+        )
+    },
+    table(
+        "fingerprint_band",
+        &["hash", "device_id"],
+        &[("hash", Integer), ("device_id", Integer)],
+    ),
     table(
         "gateway",
         &["gateway_id"],

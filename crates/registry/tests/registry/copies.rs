@@ -1,13 +1,15 @@
 //! Copies and moves, from either database to either.
 
+use crate::fingerprints::{fingerprint, store, with_fingerprint};
 use crate::support::attestation::{NOW_S, appraisal, group, prover, round, told};
 use crate::support::{
-    empty_tables, fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, rows, sql, try_sql,
+    empty_tables, fleet_of_40, gateway, is_on_postgres, key_device, lease, master_key, nowhere, open, rows,
+    sql, try_sql,
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    BootId, Fence, Filter, Kept, Location, Moment, Note, Opened, Progress, Registry, RegistryError, Renewal,
-    Revision, Role, Settlement, SignerEntry, User,
+    BootId, Fence, Filter, Kept, Location, Moment, Note, OnConflict, Opened, Progress, Registry,
+    RegistryError, Renewal, Revision, Role, Settlement, SignerEntry, User,
 };
 use tempfile::TempDir;
 
@@ -76,6 +78,10 @@ async fn of_devices(registry: &Registry, fence: &Fence) {
     registry.note_sessions(fence, &[opened], began).await.unwrap();
     registry
         .quarantine_by_order(DeviceId(14), "odd traffic", NOW_S)
+        .await
+        .unwrap();
+    let recognized = with_fingerprint(key_device(50), fingerprint(50));
+    store(registry, vec![recognized], OnConflict::Refuse)
         .await
         .unwrap();
 }

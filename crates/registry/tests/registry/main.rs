@@ -14,6 +14,7 @@ mod crash;
 mod enrolment;
 mod feed;
 mod files;
+mod fingerprints;
 mod groups;
 mod keys;
 mod leases;

@@ -337,7 +337,7 @@ async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
          ALTER TABLE registry DROP COLUMN move_ended; ALTER TABLE registry DROP COLUMN attest_revision; DROP TABLE attest_group; DROP TABLE prover; DROP TABLE period; \
          DROP TABLE round_number; DROP TABLE attest_round; DROP TABLE appraisal; DROP TABLE evidence; \
          DROP TABLE journal; DROP TABLE api_user; DROP TABLE api_session; DROP TABLE api_answer; DROP TABLE gateway_book; \
-         DROP TABLE gateway_state; DROP TABLE quarantine_order; DROP TABLE signer; \
+         DROP TABLE gateway_state; DROP TABLE quarantine_order; DROP TABLE signer; DROP TABLE fingerprint; DROP TABLE fingerprint_band; \
          DELETE FROM _sqlx_migrations WHERE version >= 5",
     )
     .await;

@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, Note, OnConflict, PoolRow,
-    Quarantine, Registry, State as Standing, Status, ids_beginning,
+    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, Fingerprint, Note,
+    OnConflict, PoolRow, Quarantine, Registry, State as Standing, Status, ids_beginning,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -256,6 +256,9 @@ pub struct NewDevice {
     /// If it was revoked or put into quarantine elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shut_out: Option<ShutOut>,
+    /// By what its PUF is recognized, hexadecimal: of each band its place (4 digits) and its bits (6).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// That a device was shut out elsewhere.
@@ -296,6 +299,10 @@ impl From<&registry::NewDevice> for NewDevice {
                 }
                 (Status::Active, None) => None,
             },
+            fingerprint: new
+                .fingerprint
+                .as_ref()
+                .map(|found| hex::encode(found.to_bytes())),
         }
     }
 }
@@ -339,6 +346,16 @@ impl NewDevice {
                 "revoked" => new.status = Status::Revoked { at_s, reason },
                 "quarantined" => new.quarantine = Some(Quarantine { at_s, reason }),
                 _ => return Err(ApiError::invalid("shut_out.status", "revoked or quarantined")),
+            }
+        }
+        if let Some(digits) = &self.fingerprint {
+            let bytes = hex::decode(digits).ok();
+            new.fingerprint = bytes.and_then(|bytes| Fingerprint::from_bytes(&bytes));
+            if new.fingerprint.is_none() {
+                return Err(ApiError::invalid(
+                    "fingerprint",
+                    "bands of 10 hexadecimal digits, by place",
+                ));
             }
         }
         Ok(new)

@@ -197,3 +197,39 @@ fn a_huge_body_is_refused() {
     let message = import(&otto, line, "").refused(422, "invalid");
     assert!(message.contains("longer than"), "{message}");
 }
+
+/// The enrolling side has the PUF, and the controller finds whose it is.
+#[test]
+fn the_puf_of_another_device_is_refused_by_the_api() {
+    let office = Office::new();
+    let otto = office.caller("otto", Role::Operator);
+    let fingerprint = |bits: u32| -> String {
+        let band = |place: u32| {
+            format!(
+                "{place:04x}{:06x}",
+                place.wrapping_mul(0x9e37_79b9).wrapping_add(bits) >> 12
+            )
+        };
+        (0..128).map(band).collect()
+    };
+    let device = |id: &str, fingerprint: &str| {
+        let mut device = pool(id, "pump");
+        device["fingerprint"] = json!(fingerprint);
+        device["reason"] = json!("new");
+        device
+    };
+    otto.post("/api/v1/devices", &device("d1", &fingerprint(0))).ok();
+    otto.post("/api/v1/devices", &device("d2", &fingerprint(1 << 30)))
+        .ok();
+    otto.post("/api/v1/devices", &device("d3", &fingerprint(0)))
+        .refused(409, "same_puf");
+    let line = format!(
+        "{}\n",
+        json!({"id": "d3", "credentials": {"key": "44".repeat(16)}, "fingerprint": fingerprint(0)})
+    );
+    import(&otto, line, "").refused(409, "same_puf");
+    for bad in ["", "00", "zz", &"00".repeat(10), &fingerprint(0)[..9]] {
+        otto.post("/api/v1/devices", &device("d4", bad))
+            .refused(422, "invalid");
+    }
+}

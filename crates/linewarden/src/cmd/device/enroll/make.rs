@@ -9,9 +9,11 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_puf::extractor::{
     Enrolled, EnrolledPool, ExtractorError, KeyEnrolment, PoolEnrolment, enrol, enrol_pool, enrol_puf,
 };
-use linewarden_puf::readout::read_directory;
+use linewarden_puf::fingerprint;
+use linewarden_puf::health::HealthTest;
+use linewarden_puf::readout::{Span, read_directory};
 use linewarden_puf::{Puf, PufError};
-use linewarden_registry::{Credentials, PoolRow};
+use linewarden_registry::{Band, Credentials, Fingerprint, PoolRow};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
@@ -35,7 +37,10 @@ enum Source {
         seed: FleetSeed,
         rows: u32,
     },
-    Readouts(PathBuf),
+    Readouts {
+        directory: PathBuf,
+        span: Span,
+    },
     Command {
         puf: CommandPuf,
         mode: Mode,
@@ -49,6 +54,8 @@ enum Source {
 pub struct Made {
     /// For the registry.
     pub credentials: Credentials,
+    /// By what the registry recognizes the PUF.
+    pub fingerprint: Option<Fingerprint>,
     /// For the device.
     pub helper: Credential,
     /// What it is, for people.
@@ -62,7 +69,13 @@ impl Maker {
     pub fn new(command: &EnrollCommand) -> Result<Self, Failure> {
         let (source, count) = match command {
             EnrollCommand::Simulated(args) => (simulated(args)?, args.count),
-            EnrollCommand::Readouts(args) => (Source::Readouts(absolute(&args.directory)?), 1),
+            EnrollCommand::Readouts(args) => {
+                let source = Source::Readouts {
+                    directory: absolute(&args.directory)?,
+                    span: args.range,
+                };
+                (source, 1)
+            }
             EnrollCommand::Command(args) => {
                 let (program, arguments) = args
                     .program
@@ -113,16 +126,21 @@ impl Maker {
                 let mut chip = puf.build(seed, device, random_u64()?).map_err(Failure::input)?;
                 if puf.model.is_strong() {
                     let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                    return Ok(pool_made(device, pool, &puf.describe(), section));
+                    let known_by = strong_fingerprint(&mut chip).map_err(refused)?;
+                    return Ok(pool_made(device, pool, known_by, &puf.describe(), section));
                 }
                 let options = KeyEnrolment::default();
                 let key =
                     enrol_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(refused)?;
                 Ok(key_made(device, key, &puf.describe(), section))
             }
-            Source::Readouts(directory) => {
-                let section = puf_section("readouts", &Readouts { path: directory })?;
-                let dumps = read_directory(directory).map_err(Failure::input)?;
+            Source::Readouts { directory, span } => {
+                let stored = Readouts {
+                    path: directory,
+                    start: span.start,
+                };
+                let section = puf_section("readouts", &stored)?;
+                let dumps = read_directory(directory, span).map_err(Failure::input)?;
                 let readouts: Vec<_> = dumps.into_iter().map(|dump| dump.bits).collect();
                 let key = enrol(&readouts, &KeyEnrolment::default(), &mut rng).map_err(refused)?;
                 let what = format!(
@@ -145,7 +163,8 @@ impl Maker {
                 match mode {
                     Mode::Pool => {
                         let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                        Ok(pool_made(device, pool, &what, section))
+                        let known_by = strong_fingerprint(&mut chip).map_err(refused)?;
+                        Ok(pool_made(device, pool, known_by, &what, section))
                     }
                     Mode::Key => {
                         let options = KeyEnrolment::default();
@@ -169,6 +188,12 @@ fn puf_section(table: &str, source: &impl serde::Serialize) -> Result<String, Fa
 #[derive(serde::Serialize)]
 struct Readouts<'a> {
     path: &'a Path,
+    #[serde(skip_serializing_if = "is_zero")]
+    start: usize,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
@@ -216,6 +241,8 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
         | ExtractorError::TooFewCells { .. }
         | ExtractorError::Health(_)
         | ExtractorError::Copied { .. }
+        | ExtractorError::CopiedReadout { .. }
+        | ExtractorError::NotPowerUp(_)
         | ExtractorError::ChallengeIgnored { .. } => Failure::unsafe_(text),
         ExtractorError::Puf(PufError::TooFewBits { .. }) => Failure::input(text),
         ExtractorError::Puf(_) => Failure::failed(text),
@@ -223,7 +250,27 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
     }
 }
 
-fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str, puf_section: String) -> Made {
+fn strong_fingerprint(chip: &mut dyn Puf) -> Result<Option<Fingerprint>, ExtractorError> {
+    let taken = fingerprint::Fingerprint::of_strong(chip, &HealthTest::default())?;
+    Ok(as_stored(&taken))
+}
+
+/// As the registry has it.
+fn as_stored(taken: &fingerprint::Fingerprint) -> Option<Fingerprint> {
+    let band = |band: &fingerprint::Band| Band {
+        place: band.place,
+        bits: band.bits,
+    };
+    Fingerprint::new(taken.bands().iter().map(band).collect())
+}
+
+fn pool_made(
+    device: DeviceId,
+    pool: EnrolledPool,
+    fingerprint: Option<Fingerprint>,
+    what: &str,
+    puf_section: String,
+) -> Made {
     let rows = pool.rows.iter().map(|row| PoolRow {
         challenge: row.challenge,
         row_key: RowKey::for_row(row.secret.expose(), &row.digest, SUITE, device, RowIndex(row.idx)),
@@ -239,6 +286,7 @@ fn pool_made(device: DeviceId, pool: EnrolledPool, what: &str, puf_section: Stri
     );
     Made {
         credentials,
+        fingerprint,
         helper: Credential::Pool(pool.helper),
         profile,
         puf_section,
@@ -254,6 +302,7 @@ fn key_made(device: DeviceId, key: Enrolled, what: &str, puf_section: String) ->
     );
     Made {
         credentials: Credentials::Key(row_key),
+        fingerprint: key.fingerprint.as_ref().and_then(as_stored),
         helper: Credential::Key(key.helper),
         profile,
         puf_section,

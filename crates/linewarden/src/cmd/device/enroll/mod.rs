@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use linewarden_agent::config::parse_device_id;
 use linewarden_agent::source::Model;
 use linewarden_protocol::ids::DeviceId;
+use linewarden_puf::readout::Span;
 
 use crate::cmd::device::list::ModeName;
 use crate::failure::Failure;
@@ -28,7 +29,8 @@ Examples:
     /// One device from stored readouts of its memory (key mode)
     #[command(after_help = "\
 Examples:
-  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml")]
+  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml
+  linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices --config gateway.toml")]
     Readouts(ReadoutsArgs),
     /// One device whose PUF a program reads; see `config example agent` for what the program gets and prints
     #[command(after_help = "\
@@ -104,6 +106,9 @@ pub struct SimulatedArgs {
 pub struct ReadoutsArgs {
     /// The directory of dumps, at least three of the same memory
     directory: PathBuf,
+    /// Enroll this part of the memory only: START..END in bytes, END excluded, such as 0x4000..0x8000; at most 1 MiB
+    #[arg(long, value_name = "RANGE", default_value = "0..")]
+    range: Span,
     #[command(flatten)]
     common: CommonArgs,
 }

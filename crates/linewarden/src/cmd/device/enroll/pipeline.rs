@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
-use linewarden_registry::{BulkOptions, DeviceRecord, OnConflict, RegistryError};
+use linewarden_registry::{BulkOptions, DeviceRecord, NewDevice, OnConflict, RegistryError};
 
 use super::CommonArgs;
 use super::files::{DeviceFiles, Way};
@@ -148,13 +148,13 @@ fn futures_block<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<
 
 /// The records up to the first failure, which is put into `broken`.
 fn take_records(
-    receiver: Receiver<Result<DeviceRecord, Failure>>,
+    receiver: Receiver<Result<NewDevice, Failure>>,
     broken: &mut Option<Failure>,
     mut taken: impl FnMut(DeviceId),
-) -> impl Iterator<Item = DeviceRecord> {
+) -> impl Iterator<Item = NewDevice> {
     receiver.into_iter().map_while(move |made| match made {
         Ok(record) => {
-            taken(record.device);
+            taken(record.record.device);
             Some(record)
         }
         Err(failure) => {
@@ -164,7 +164,7 @@ fn take_records(
     })
 }
 
-fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>>) {
+fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
     while !work.stop.load(Ordering::Acquire) {
         let index = work.begun.fetch_add(1, Ordering::Relaxed);
         if index >= work.maker.count() {
@@ -179,7 +179,7 @@ fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<DeviceRecord, Failure>
 }
 
 /// Enrols a device. A simulated chip that is unfit is thrown away, as a factory would, and another one taken.
-fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
+fn enrol_one(work: &Work<'_>, index: u64) -> Result<NewDevice, Failure> {
     let device = match work.common.device {
         Some(device) => device,
         None => random_device()?,
@@ -200,7 +200,7 @@ fn enrol_one(work: &Work<'_>, index: u64) -> Result<DeviceRecord, Failure> {
     }
 }
 
-fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Result<DeviceRecord, Failure> {
+fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Result<NewDevice, Failure> {
     let files = DeviceFiles::new(&work.common.out, device);
     if !work.common.replace {
         files.check_absent()?;
@@ -221,13 +221,17 @@ fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Resul
         (_, "") => String::new(),
         (_, prefix) => format!("{prefix} {}", index + 1),
     };
-    Ok(DeviceRecord {
+    let record = DeviceRecord {
         device,
         name,
         suite: Suite::SipHash128,
         enrolled_at_s: work.enrolled_at_s,
         puf_profile: made.profile,
         credentials: made.credentials,
+    };
+    Ok(NewDevice {
+        fingerprint: made.fingerprint,
+        ..record.into()
     })
 }
 

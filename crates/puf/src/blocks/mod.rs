@@ -1,0 +1,227 @@
+//! Is each block of a memory power-up state?
+//!
+//! The secret's cells are drawn from the whole memory, so the entropy claim must hold for each part of it: firmware,
+//! initialised data, a stack or a fill pattern in some blocks would be known to everyone who has the program, and be the
+//! same on all devices that run it. Each block of [`BLOCK_BYTES`] is judged on its own, by what changes between
+//! readouts and by the statistics of its values. Every limit is passed by chance with a probability below 2^-40 per
+//! block, for cells of which those of different chips agree in at most 70 %.
+
+mod statistics;
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::{
+    bits::Bits,
+    code::binomial::lower_tail,
+    health::{HealthError, HealthTest},
+};
+
+/// Bytes of a block: 4,096 cells, of which hundreds change between readouts, and 16 blocks in 8 KiB of firmware.
+pub const BLOCK_BYTES: usize = 512;
+const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
+/// Fewer cells than this are not judged by their values; no profile is that small.
+const STATISTICS_CELLS_MIN: usize = 1024;
+/// A block may have this share of the changing cells of the noisy blocks of the same memory.
+const QUIET_SHARE: f64 = 0.25;
+
+/// Why a block is not power-up state.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Defect {
+    /// No cell changed between the readouts.
+    Constant,
+    /// Far fewer cells changed than in other blocks.
+    Quiet,
+    /// Far more cells changed than noise changes: the content is written anew each time, or of another chip.
+    Unrelated,
+    /// Too many cells have one value.
+    Weight,
+    /// Cells at equal places of bytes, words or rows have one value: pointers, counters, text.
+    Columns,
+    /// Cells a byte, a word or a row apart depend on each other.
+    Dependence,
+    /// Words occur more than once.
+    RepeatedWords,
+    /// Byte values occur more often together than their bits allow: code, text, tables.
+    ByteValues,
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Constant => "no cell changes between readouts",
+            Self::Quiet => "far fewer cells change between readouts than elsewhere",
+            Self::Unrelated => "readouts differ by more than noise",
+            Self::Weight => "nearly all cells have one value",
+            Self::Columns => "bits of words are constant, as in pointers, counters or text",
+            Self::Dependence => "cells depend on each other",
+            Self::RepeatedWords => "words are repeated, as in code or data",
+            Self::ByteValues => "byte values are those of code, data or text",
+        })
+    }
+}
+
+/// Consecutive blocks with one defect.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BadRange {
+    /// The first byte.
+    pub start: usize,
+    /// The byte after the last.
+    pub end: usize,
+    /// What is wrong.
+    pub defect: Defect,
+}
+
+impl fmt::Display for BadRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.end.saturating_sub(1);
+        write!(f, "0x{:x} to 0x{last:x} ({})", self.start, self.defect)
+    }
+}
+
+/// All blocks of a memory that are not power-up state; at least one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BadBlocks {
+    /// By address.
+    pub ranges: Vec<BadRange>,
+    /// Bytes of the memory.
+    pub of_bytes: usize,
+}
+
+impl BadBlocks {
+    /// Bytes in the ranges.
+    pub fn bytes(&self) -> usize {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+/// Ranges that are named in a message.
+const NAMED_MAX: usize = 6;
+
+impl fmt::Display for BadBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} bytes are not power-up state: ",
+            self.bytes(),
+            self.of_bytes
+        )?;
+        for (index, range) in self.ranges.iter().take(NAMED_MAX).enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{range}")?;
+        }
+        match self.ranges.len().saturating_sub(NAMED_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more ranges"),
+        }
+    }
+}
+
+/// Judges each block by its values in `reference`, the majority of `readouts`, and by what changes between the
+/// readouts, where there are two or more. `None` if all are power-up state.
+pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Option<BadBlocks> {
+    let blocks = blocks_of(reference.len());
+    let changed: Vec<usize> = blocks
+        .iter()
+        .map(|cells| changed_cells(readouts, cells))
+        .collect();
+    let share = |(cells, changed): (&Range<usize>, &usize)| *changed as f64 / cells.len() as f64;
+    let quiet_below = QUIET_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
+    let judge = |(cells, changed): (&Range<usize>, &usize)| -> Option<BadRange> {
+        let by_changes = || changes(readouts, cells, *changed, quiet_below, health);
+        let by_values = || statistics::judge(&reference.window(cells.start, cells.len())?, health);
+        let defect = by_changes().or_else(by_values)?;
+        Some(BadRange {
+            start: cells.start / 8,
+            end: cells.end.div_ceil(8),
+            defect,
+        })
+    };
+    let mut ranges: Vec<BadRange> = Vec::new();
+    for bad in blocks.iter().zip(&changed).filter_map(judge) {
+        match ranges.last_mut() {
+            Some(last) if last.end == bad.start && last.defect == bad.defect => last.end = bad.end,
+            _ => ranges.push(bad),
+        }
+    }
+    let of_bytes = reference.len().div_ceil(8);
+    (!ranges.is_empty()).then_some(BadBlocks { ranges, of_bytes })
+}
+
+/// The cells of each block; what is left at the end belongs to the last one.
+fn blocks_of(cells: usize) -> Vec<Range<usize>> {
+    let count = (cells / BLOCK_CELLS).max(1);
+    (0..count)
+        .map(|i| {
+            i * BLOCK_CELLS..if i + 1 == count {
+                cells
+            } else {
+                (i + 1) * BLOCK_CELLS
+            }
+        })
+        .filter(|cells| !cells.is_empty())
+        .collect()
+}
+
+/// The cells that are not the same in all readouts.
+fn changed_cells(readouts: &[Bits], cells: &Range<usize>) -> usize {
+    let Some((first, later)) = readouts.split_first() else {
+        return 0;
+    };
+    words_of(cells)
+        .map(|(at, mask)| {
+            let own = first.word_at(at);
+            let differing = later
+                .iter()
+                .fold(0, |sum, readout| sum | (readout.word_at(at) ^ own));
+            (differing & mask).count_ones() as usize
+        })
+        .sum()
+}
+
+/// Where the 64-bit words of a range begin, and which of their bits belong to it.
+fn words_of(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let end = cells.end;
+    cells
+        .clone()
+        .step_by(64)
+        .map(move |at| (at, u64::MAX >> (64 - (end - at).min(64))))
+}
+
+/// The share that nine of ten blocks do not exceed: also where most of a memory is constant, some of it is not.
+fn typical(mut shares: Vec<f64>) -> f64 {
+    shares.sort_by(f64::total_cmp);
+    shares.get(shares.len() * 9 / 10).copied().unwrap_or(0.0)
+}
+
+fn changes(
+    readouts: &[Bits],
+    cells: &Range<usize>,
+    changed: usize,
+    quiet_below: f64,
+    health: &HealthTest,
+) -> Option<Defect> {
+    if readouts.len() < 2 {
+        return None;
+    }
+    if changed == 0 {
+        return Some(Defect::Constant);
+    }
+    if lower_tail(cells.len() as u64, quiet_below, changed as u64) < health.false_alarm() {
+        return Some(Defect::Quiet);
+    }
+    let of_block = |readout: &Bits| readout.window(cells.start, cells.len());
+    let is_too_far = |(first, second): (&Bits, &Bits)| {
+        let (Some(first), Some(second)) = (of_block(first), of_block(second)) else {
+            return false;
+        };
+        matches!(
+            health.check_pair(&first, &second),
+            Err(HealthError::TooFar { .. })
+        )
+    };
+    let mut pairs = readouts.iter().zip(readouts.iter().skip(1));
+    pairs.any(is_too_far).then_some(Defect::Unrelated)
+}

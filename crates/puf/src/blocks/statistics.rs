@@ -1,0 +1,121 @@
+//! The statistics of a block's values: bias, columns, dependence, repetition.
+//!
+//! Cells of a memory are independent, but those of one column may lean to the same value: columns repeat every 8 to
+//! 128 cells, and two chips of one kind then agree in more than half of their cells. What is refused goes beyond what
+//! columns explain that let two chips agree in 70 % of their cells.
+
+use std::collections::HashMap;
+
+use super::{Defect, STATISTICS_CELLS_MIN};
+use crate::{bits::Bits, health::HealthTest};
+
+/// Periods of columns, in cells.
+const PERIODS: [usize; 5] = [8, 16, 32, 64, 128];
+/// The largest mean square bias of columns, `E[(2 p - 1)²]`: two chips then agree in `(1 + 0.4) / 2` of their cells.
+const COLUMNS_MAX: f64 = 0.4;
+/// Distances at which cells are compared.
+const LAGS: [usize; 6] = [1, 8, 16, 32, 64, 128];
+/// How far the share of equal cells at one of these may lie from a half: 0.2 by columns, the rest by chance.
+const DEPENDENCE_MAX: f64 = 0.26;
+/// Words of 32 cells that may equal an earlier one of the block. By chance 0.1 do, where columns are as bad as allowed.
+const REPEATED_WORDS_MAX: usize = 5;
+/// Bytes of a row of columns.
+const ROW_BYTES: usize = 16;
+
+/// What is wrong with the values, if anything.
+pub(super) fn judge(block: &Bits, health: &HealthTest) -> Option<Defect> {
+    if block.len() < STATISTICS_CELLS_MIN {
+        return None;
+    }
+    let ones = block.count_ones();
+    // The health test reports a chip that leans to one value as a whole.
+    let limit = health.count_limit(block.len()).max(block.len() * 4 / 5);
+    if ones.max(block.len() - ones) > limit {
+        return Some(Defect::Weight);
+    }
+    if PERIODS
+        .iter()
+        .any(|&period| square_bias(block, period) > COLUMNS_MAX)
+    {
+        return Some(Defect::Columns);
+    }
+    if LAGS
+        .iter()
+        .any(|&lag| (equal_share(block, lag) - 0.5).abs() > DEPENDENCE_MAX)
+    {
+        return Some(Defect::Dependence);
+    }
+    let bytes = block.to_bytes();
+    if repeated_words(&bytes) > REPEATED_WORDS_MAX {
+        return Some(Defect::RepeatedWords);
+    }
+    let (found, expected) = equal_bytes(&bytes);
+    (found > 1.5 * expected + 8.0 * (expected + 1.0).sqrt() + 10.0).then_some(Defect::ByteValues)
+}
+
+/// An unbiased estimate of the mean over all columns of `(2 p - 1)²`.
+fn square_bias(block: &Bits, period: usize) -> f64 {
+    let rows = block.len() / period;
+    let ones = column_ones(block, period, rows);
+    let pairs = (rows * rows.saturating_sub(1)).max(1) as f64;
+    let square = |&ones: &u32| {
+        let sum = 2.0 * f64::from(ones) - rows as f64;
+        (sum * sum - rows as f64) / pairs
+    };
+    ones.iter().map(square).sum::<f64>() / period as f64
+}
+
+fn column_ones(block: &Bits, period: usize, rows: usize) -> Vec<u32> {
+    let mut ones = vec![0_u32; period];
+    for (count, cell) in (0..period).cycle().zip(block.iter()).take(rows * period) {
+        if let Some(count) = ones.get_mut(count) {
+            *count += u32::from(cell);
+        }
+    }
+    ones
+}
+
+/// The share of cells that equal the one `lag` cells on.
+fn equal_share(block: &Bits, lag: usize) -> f64 {
+    let pairs = block.len() - lag;
+    let differing: u32 = (0..pairs)
+        .step_by(64)
+        .map(|at| {
+            let mask = u64::MAX >> (64 - (pairs - at).min(64));
+            ((block.word_at(at) ^ block.word_at(at + lag)) & mask).count_ones()
+        })
+        .sum();
+    1.0 - f64::from(differing) / pairs as f64
+}
+
+/// How many aligned 32-bit words equal an earlier one.
+fn repeated_words(bytes: &[u8]) -> usize {
+    let (words, _) = bytes.as_chunks::<4>();
+    let mut sorted = words.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    words.len() - sorted.len()
+}
+
+/// Pairs of equal bytes at one place of different rows, and how many there were if the bits of a byte were
+/// independent, each with the bias of its column.
+fn equal_bytes(bytes: &[u8]) -> (f64, f64) {
+    let (rows, _) = bytes.as_chunks::<ROW_BYTES>();
+    let pairs = |count: u32| f64::from(count) * (f64::from(count) - 1.0) / 2.0;
+    let all = pairs(rows.len() as u32).max(1.0);
+    let (mut found, mut expected) = (0.0, 0.0);
+    for place in 0..ROW_BYTES {
+        let mut values: HashMap<u8, u32> = HashMap::new();
+        let mut ones = [0_u32; 8];
+        for byte in rows.iter().filter_map(|row| row.get(place)) {
+            *values.entry(*byte).or_default() += 1;
+            for (bit, count) in ones.iter_mut().enumerate() {
+                *count += u32::from(byte >> bit & 1);
+            }
+        }
+        found += values.into_values().map(pairs).sum::<f64>();
+        let equal = |&ones: &u32| (pairs(ones) + pairs(rows.len() as u32 - ones)) / all;
+        expected += all * ones.iter().map(equal).product::<f64>();
+    }
+    (found, expected)
+}

@@ -1,0 +1,218 @@
+//! Fingerprints of PUFs: is this the PUF of another device?
+//!
+//! A fingerprint is a list of *bands*, groups of [`BAND_BITS`] bits at places that are the same for every device. The
+//! registry keeps a keyed hash of each band; those of two readouts of one PUF agree in many bands, those of unrelated
+//! PUFs in none or one.
+//!
+//! The bits serve for nothing else, so they reveal nothing of a secret:
+//! * of a memory, 160 of each 2,048 cells are *reserved*: enrolment never draws the secret from them;
+//! * of a strong PUF, they are its response to a challenge that no row has.
+
+use std::sync::LazyLock;
+
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroize;
+
+use crate::{
+    bits::Bits,
+    extractor::{ExtractorError, read_reference},
+    health::HealthTest,
+    puf::Puf,
+};
+
+/// Bits of a band.
+pub const BAND_BITS: usize = 20;
+/// Cells of a block: 256 bytes.
+const BLOCK_CELLS: usize = 2048;
+/// Blocks that have places: of 1 MiB, which enrolment takes no more than.
+const BLOCKS_MAX: usize = 4096;
+/// Bands of a block.
+const BLOCK_BANDS: usize = 8;
+/// Most bands of a fingerprint. A larger memory has fewer of each block, and then of every second, fourth, .. block, so
+/// that the bands of memories of different lengths are at common places.
+pub const BANDS_MAX: usize = 192;
+/// Bands of a strong PUF.
+const STRONG_BANDS: usize = 128;
+/// Added to the places of a strong PUF's bands.
+const STRONG_PLACE: u16 = 1 << 15;
+/// Readings of a strong PUF's fingerprint, as of its rows; the majority counts.
+const STRONG_READS: usize = 3;
+
+/// A band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Where the bits were taken, the same for every device.
+    pub place: u16,
+    /// The bits.
+    pub bits: u32,
+}
+
+/// The bands of one PUF, by place; erased on drop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Fingerprint(Vec<Band>);
+
+impl Fingerprint {
+    /// Of a memory with these reference values, as far as it is long.
+    pub fn of_memory(reference: &Bits) -> Self {
+        let blocks = (reference.len() / BLOCK_CELLS).min(BLOCKS_MAX);
+        let (mut bands, mut step) = (BLOCK_BANDS, 1);
+        while blocks.div_ceil(step) * bands > BANDS_MAX {
+            match bands {
+                1 => step *= 2,
+                _ => bands /= 2,
+            }
+        }
+        let places = (0..blocks)
+            .step_by(step)
+            .flat_map(|block| (0..bands).map(move |band| (block, band)));
+        let band = |(block, band): (usize, usize)| {
+            let place = u16::try_from(block * BLOCK_BANDS + band).ok()?;
+            let cells = RESERVED.order.chunks_exact(BAND_BITS).nth(band)?;
+            let cell = |&cell: &u16| reference.get(block * BLOCK_CELLS + usize::from(cell));
+            Some(Band {
+                place,
+                bits: packed(cells.iter().map(cell)),
+            })
+        };
+        Self(places.map_while(band).collect())
+    }
+
+    /// Of a strong PUF, which is read three times on [`challenge`].
+    ///
+    /// # Errors
+    /// [`ExtractorError`] if it cannot be read, or a reading fails its health test.
+    pub fn of_strong(puf: &mut dyn Puf, health: &HealthTest) -> Result<Self, ExtractorError> {
+        let bits = STRONG_BANDS * BAND_BITS;
+        let response = read_reference(puf, challenge(), bits, STRONG_READS, health)?;
+        let band = |index: usize| {
+            let own = (0..BAND_BITS).map(|bit| response.get(index * BAND_BITS + bit));
+            packed(own)
+        };
+        let places = STRONG_PLACE..;
+        let bands = places.zip((0..STRONG_BANDS).map(band));
+        Ok(Self(bands.map(|(place, bits)| Band { place, bits }).collect()))
+    }
+
+    /// The bands, by place.
+    pub fn bands(&self) -> &[Band] {
+        &self.0
+    }
+}
+
+impl Drop for Fingerprint {
+    fn drop(&mut self) {
+        for band in &mut self.0 {
+            band.bits.zeroize();
+        }
+    }
+}
+
+impl std::fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fingerprint({} bands)", self.0.len())
+    }
+}
+
+/// The challenge that strong PUFs are compared by: no row has this one.
+pub fn challenge() -> [u8; 8] {
+    let hash = Sha256::digest(b"linewarden PUF fingerprint v1");
+    hash.first_chunk().copied().unwrap_or_default()
+}
+
+/// Whether a memory's cell is kept for fingerprints, and so carries no secret.
+pub fn is_reserved(cell: u32) -> bool {
+    RESERVED.cells.get(cell as usize % BLOCK_CELLS)
+}
+
+/// The reserved cells of a block.
+struct Reserved {
+    /// In the order in which bands take them.
+    order: Vec<u16>,
+    cells: Bits,
+}
+
+/// Drawn by a fixed shuffle, so that they lie in all columns of a memory and no pattern of data spares them.
+static RESERVED: LazyLock<Reserved> = LazyLock::new(|| {
+    let count = BLOCK_BANDS * BAND_BITS;
+    let mut all: Vec<u16> = (0..BLOCK_CELLS as u16).collect();
+    let mut state = 0_u64;
+    for i in 0..count {
+        let rest = (BLOCK_CELLS - i) as u64;
+        let offset = usize::try_from(split_mix(&mut state) % rest).unwrap_or(0);
+        all.swap(i, i + offset);
+    }
+    all.truncate(count);
+    let mut cells = Bits::zeros(BLOCK_CELLS);
+    for &cell in &all {
+        cells.set(usize::from(cell), true);
+    }
+    Reserved { order: all, cells }
+});
+
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+fn packed(bits: impl Iterator<Item = bool>) -> u32 {
+    bits.fold(0, |word, bit| word << 1 | u32::from(bit))
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    fn memory(bytes: usize, seed: u64) -> Bits {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        Bits::from_bools((0..8 * bytes).map(|_| rng.random()))
+    }
+
+    fn common(a: &Fingerprint, b: &Fingerprint) -> usize {
+        a.bands().iter().filter(|band| b.bands().contains(band)).count()
+    }
+
+    #[test]
+    fn memories_of_every_length_have_enough_bands_at_common_places() {
+        for (bytes, bands) in [
+            (256, 8),
+            (4096, 128),
+            (6144, 192),
+            (6400, 100),
+            (32_768, 128),
+            (65_536, 128),
+            (1 << 20, 128),
+        ] {
+            assert_eq!(
+                Fingerprint::of_memory(&memory(bytes, 1)).bands().len(),
+                bands,
+                "{bytes}"
+            );
+        }
+        let whole = memory(65_536, 1);
+        let part = whole.window(0, 8 * 4096).unwrap();
+        let (whole, part) = (Fingerprint::of_memory(&whole), Fingerprint::of_memory(&part));
+        assert_eq!(common(&whole, &part), 8, "every second of 16 blocks");
+        assert_eq!(common(&whole, &Fingerprint::of_memory(&memory(65_536, 2))), 0);
+    }
+
+    #[test]
+    fn reserved_cells_are_those_of_the_bands() {
+        let bytes = 4096;
+        let zeros = Fingerprint::of_memory(&Bits::zeros(8 * bytes));
+        let reserved: Vec<u32> = (0..8 * bytes as u32).filter(|&cell| is_reserved(cell)).collect();
+        assert_eq!(reserved.len(), 16 * BLOCK_BANDS * BAND_BITS);
+        for cell in 0..8 * bytes as u32 {
+            let mut one = Bits::zeros(8 * bytes);
+            one.set(cell as usize, true);
+            let changed = common(&Fingerprint::of_memory(&one), &zeros) < zeros.bands().len();
+            assert_eq!(changed, is_reserved(cell), "{cell}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Dumps that are read piece by piece, so that large ones take little memory.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::directory::{Kind, dump_files};
+use super::hex::HexParser;
+use super::{DUMP_BYTES_MAX, ReadoutError};
+use crate::bits::Bits;
+
+/// Bytes of a file that are read at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// One readout from a file.
+#[derive(Clone, Debug)]
+pub struct Dump {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// Its bits, from the least significant of the first byte on.
+    pub bits: Bits,
+}
+
+/// A file, and how far it was read. It is open only while it is read: a fleet has more dumps than a process files.
+#[derive(Debug)]
+struct Reader {
+    path: PathBuf,
+    /// Of hex text.
+    parser: Option<HexParser>,
+    /// The next byte of the file.
+    position: u64,
+    is_over: bool,
+    /// Bytes of the memory that were read and not given yet.
+    ready: Vec<u8>,
+    given: usize,
+}
+
+impl Reader {
+    fn new(path: PathBuf, kind: &Kind) -> Self {
+        Self {
+            path,
+            parser: (*kind == Kind::Text).then(HexParser::new),
+            position: 0,
+            is_over: false,
+            ready: Vec::new(),
+            given: 0,
+        }
+    }
+
+    /// The memory's next bytes, fewer at its end.
+    fn next(&mut self, bytes: usize) -> Result<Vec<u8>, ReadoutError> {
+        if self.ready.len() < bytes && !self.is_over {
+            self.fill(bytes)?;
+        }
+        let rest = self.ready.split_off(bytes.min(self.ready.len()));
+        let next = std::mem::replace(&mut self.ready, rest);
+        self.given += next.len();
+        match self.given > DUMP_BYTES_MAX {
+            true => Err(self.io(io::ErrorKind::FileTooLarge.into())),
+            false => Ok(next),
+        }
+    }
+
+    fn fill(&mut self, bytes: usize) -> Result<(), ReadoutError> {
+        let mut file = File::open(&self.path).map_err(|error| self.io(error))?;
+        file.seek(SeekFrom::Start(self.position))
+            .map_err(|error| self.io(error))?;
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        while self.ready.len() < bytes && !self.is_over {
+            chunk.clear();
+            let limit = CHUNK_BYTES as u64;
+            let read = (&mut file).take(limit).read_to_end(&mut chunk);
+            self.is_over = read.map_err(|error| self.io(error))? == 0;
+            self.position += chunk.len() as u64;
+            let Some(parser) = &mut self.parser else {
+                self.ready.extend(&chunk);
+                continue;
+            };
+            let parsed = match self.is_over {
+                false => parser.feed(&chunk, &mut self.ready),
+                true => parser.finish(&mut self.ready),
+            };
+            parsed.map_err(|source| ReadoutError::Hex {
+                path: self.path.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn io(&self, source: io::Error) -> ReadoutError {
+        ReadoutError::Io {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// All dumps of one device, in natural order of their names (`2.txt` before `10.txt`), read side by side.
+#[derive(Debug)]
+pub struct DumpSet {
+    readers: Vec<Reader>,
+}
+
+impl DumpSet {
+    /// The dumps of a directory. Files with other endings than those named at [`read_dump`](super::read_dump) are left
+    /// out.
+    ///
+    /// # Errors
+    /// [`ReadoutError`] if there are none, or the directory cannot be read.
+    pub fn open(directory: &Path) -> Result<Self, ReadoutError> {
+        let files = dump_files(directory)?;
+        if files.is_empty() {
+            return Err(ReadoutError::NoDumps {
+                path: directory.to_owned(),
+            });
+        }
+        let readers = files.into_iter().map(|(path, kind)| Reader::new(path, &kind));
+        Ok(Self {
+            readers: readers.collect(),
+        })
+    }
+
+    /// The next bytes of each; fewer at the end of the memory, none after it.
+    ///
+    /// # Errors
+    /// [`ReadoutError`] if a dump cannot be read, is empty, or ends before the others.
+    pub fn next(&mut self, bytes: usize) -> Result<Vec<Dump>, ReadoutError> {
+        let mut dumps: Vec<Dump> = Vec::with_capacity(self.readers.len());
+        let mut given = None;
+        for reader in &mut self.readers {
+            let content = reader.next(bytes)?;
+            if reader.given == 0 {
+                let path = reader.path.clone();
+                return Err(ReadoutError::Empty { path });
+            }
+            let expected = *given.get_or_insert(reader.given);
+            let first = dumps.first().map(|first| first.path.clone());
+            if let Some(first) = first.filter(|_| reader.given != expected) {
+                return Err(ReadoutError::Length {
+                    path: reader.path.clone(),
+                    bytes: reader.given,
+                    first,
+                    expected,
+                });
+            }
+            dumps.push(Dump {
+                path: reader.path.clone(),
+                bits: Bits::from_bytes(&content),
+            });
+        }
+        match dumps.first().is_some_and(|first| first.bits.is_empty()) {
+            true => Ok(Vec::new()),
+            false => Ok(dumps),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Chips and what was done to their memory.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use linewarden_puf::{
+    Challenge, Puf as _,
+    bits::Bits,
+    model::{Simulated, SramParameters, SramPuf},
+    readout::{Span, read_directory},
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha20Rng;
+
+/// Readouts of a simulated memory.
+pub fn chip_readouts(bytes: usize, bit_error_rate: f64, seed: u64, count: usize) -> Vec<Bits> {
+    let parameters = SramParameters {
+        cells: 8 * bytes,
+        ones: 0.5,
+        bit_error_rate,
+    };
+    let mut chip = Simulated::new(SramPuf::new(parameters, seed).unwrap(), seed + 1);
+    (0..count)
+        .map(|_| chip.read(Challenge::Whole, 8 * bytes).unwrap())
+        .collect()
+}
+
+/// The same with data from a byte on, in each readout.
+pub fn overwritten(readouts: &[Bits], from: usize, data: &[u8]) -> Vec<Bits> {
+    let write = |readout: &Bits| {
+        let mut bytes = readout.to_bytes();
+        bytes[from..from + data.len()].copy_from_slice(data);
+        Bits::from_bytes(&bytes)
+    };
+    readouts.iter().map(write).collect()
+}
+
+/// The same with a share of the bits of some bytes inverted, others in each readout.
+pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64) -> Vec<Bits> {
+    let mut rng = ChaCha20Rng::seed_from_u64(seed);
+    let mut noisy = readouts.to_vec();
+    for readout in &mut noisy {
+        for cell in 8 * bytes.start..8 * bytes.end {
+            let flips = rng.random_bool(share);
+            readout.set(cell, readout.get(cell) ^ flips);
+        }
+    }
+    noisy
+}
+
+/// Where the real readouts lie, if they are here.
+pub fn real_data() -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
+    let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(beside, PathBuf::from);
+    if directory.is_dir() {
+        return Some(directory);
+    }
+    eprintln!(
+        "skipped: no readouts at {}; set LINEWARDEN_PUF_DATA",
+        directory.display()
+    );
+    None
+}
+
+/// The first of the real readouts, if they are here.
+pub fn real_readouts(count: usize) -> Option<Vec<Bits>> {
+    let dumps = read_directory(&real_data()?, &Span::default()).unwrap();
+    Some(dumps.into_iter().take(count).map(|dump| dump.bits).collect())
+}
