@@ -69,6 +69,9 @@ pub struct ReceiveArgs {
     /// How far ahead a signer's clock may be
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
+    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range (off unless given: signers of other systems make both forms)
+    #[arg(long)]
+    p256_low_s: bool,
     /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
@@ -160,7 +163,7 @@ fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
         ahead_ms_max: args.ahead_ms_max,
     };
     let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
-    let receiver = Receiver::new(signers, revoked, window, replays);
+    let receiver = Receiver::new(signers, revoked, window, replays).with_p256_low_s(args.p256_low_s);
     receiver.set_key_memory((args.key_memory as usize) << 20);
     Ok(receiver)
 }
