@@ -8,7 +8,7 @@ use linewarden_arithmetic::p256::{self, KnownPoint, PointError, PublicPoint, Req
 use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 
-use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::Refusal::{self, Everybody, Nobody};
 use crate::devices;
 use crate::plain::{Group, inverse, number, subtract, to_be};
 
