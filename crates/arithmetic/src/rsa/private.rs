@@ -26,7 +26,12 @@ const STACK_BYTES: usize = 256 << 10;
 /// Its operations take the same time and touch the same addresses whatever the key and the number, and are blinded; each result is checked
 /// with e before it leaves, for a wrong one betrays the key (Boneh, DeMillo and Lipton, 1997). All of it is wiped when dropped, and the
 /// stack and the vector registers after each operation.
-pub struct RsaPrivate {
+pub struct RsaPrivate(
+    /// In one place: a value that is moved leaves its bytes behind.
+    Box<Key>,
+);
+
+struct Key {
     public: RsaPublic,
     p: Prime,
     q: Prime,
@@ -49,7 +54,7 @@ struct Prime {
 
 impl std::fmt::Debug for RsaPrivate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RsaPrivate({:?})", self.public.size())
+        write!(f, "RsaPrivate({:?})", self.0.public.size())
     }
 }
 
@@ -67,9 +72,89 @@ impl RsaPrivate {
         qinv: &[u8],
         random: &[u8; BLINDING_BYTES],
     ) -> Result<Self, KeyError> {
-        wiped::<STACK_BYTES, _>(|| Self::from_numbers([p, q, dp, dq, qinv], random))
+        let key = wiped::<STACK_BYTES, _>(|| Key::from_numbers([p, q, dp, dq, qinv], random).map(Box::new))?;
+        Ok(Self(key))
     }
 
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &RsaPublic {
+        &self.0.public
+    }
+
+    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
+    #[doc(hidden)]
+    pub fn flip_bit_of_dp(&mut self, bit: usize) {
+        if let Some(limb) = self.0.p.exponent.get_mut(bit / 64) {
+            *limb ^= 1 << (bit % 64);
+        }
+    }
+
+    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
+    #[must_use]
+    pub fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
+        let key = &*self.0;
+        let half = key.p.modulus.len();
+        let numbers = [
+            key.p.modulus.limbs(),
+            key.q.modulus.limbs(),
+            &key.p.exponent[..half],
+            &key.q.exponent[..half],
+            &key.qinv[..half],
+        ];
+        numbers.map(|number| {
+            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
+            limbs::to_be(&mut bytes, number);
+            bytes
+        })
+    }
+
+    /// `out = number^d mod n`, for a wide number.
+    ///
+    /// # Errors
+    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
+    /// output of zeros.
+    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+        let size = self.0.public.size();
+        if out.len() != size.bytes() || number.len() > size.wide_bytes() {
+            return Err(Fault::Length);
+        }
+        wiped::<STACK_BYTES, _>(|| self.0.power_of(out, number))
+    }
+
+    /// [`RsaPrivate::power`] of eight numbers.
+    ///
+    /// # Errors
+    /// As there; if one result does not check, none is returned.
+    pub fn power_eight(
+        &self,
+        backend: Backend,
+        numbers: [&[u8]; 8],
+        mut outputs: [&mut [u8]; 8],
+    ) -> Result<(), Fault> {
+        let size = self.0.public.size();
+        if outputs.iter().any(|output| output.len() != size.bytes())
+            || numbers.iter().any(|number| number.len() > size.wide_bytes())
+        {
+            return Err(Fault::Length);
+        }
+        let task = PowerEight {
+            key: &self.0,
+            numbers,
+            outputs: outputs.each_mut().map(|output| &mut **output),
+        };
+        let sound = wiped::<STACK_BYTES, _>(|| backend.run(task));
+        if sound {
+            return Ok(());
+        }
+        for output in &mut outputs {
+            output.fill(0);
+        }
+        Err(Fault::Unsound)
+    }
+}
+
+impl Key {
     fn from_numbers(
         [p, q, dp, dq, qinv]: [&[u8]; 5],
         random: &[u8; BLINDING_BYTES],
@@ -141,51 +226,6 @@ impl RsaPrivate {
         }
     }
 
-    /// The public key.
-    #[must_use]
-    pub fn public(&self) -> &RsaPublic {
-        &self.public
-    }
-
-    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
-    #[doc(hidden)]
-    pub fn flip_bit_of_dp(&mut self, bit: usize) {
-        if let Some(limb) = self.p.exponent.get_mut(bit / 64) {
-            *limb ^= 1 << (bit % 64);
-        }
-    }
-
-    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
-    #[must_use]
-    pub fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
-        let half = self.p.modulus.len();
-        let numbers = [
-            self.p.modulus.limbs(),
-            self.q.modulus.limbs(),
-            &self.p.exponent[..half],
-            &self.q.exponent[..half],
-            &self.qinv[..half],
-        ];
-        numbers.map(|number| {
-            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
-            limbs::to_be(&mut bytes, number);
-            bytes
-        })
-    }
-
-    /// `out = number^d mod n`, for a wide number.
-    ///
-    /// # Errors
-    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
-    /// output of zeros.
-    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
-        let size = self.public.size();
-        if out.len() != size.bytes() || number.len() > size.wide_bytes() {
-            return Err(Fault::Length);
-        }
-        wiped::<STACK_BYTES, _>(|| self.power_of(out, number))
-    }
-
     /// [`RsaPrivate::power`] of numbers of the right lengths.
     fn power_of(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
         let n = self.public.modulus();
@@ -235,37 +275,6 @@ impl RsaPrivate {
         for (index, digit) in quotient.iter().enumerate() {
             accumulate(&mut out[index..], q.limbs(), *digit);
         }
-    }
-
-    /// [`RsaPrivate::power`] of eight numbers.
-    ///
-    /// # Errors
-    /// As there; if one result does not check, none is returned.
-    pub fn power_eight(
-        &self,
-        backend: Backend,
-        numbers: [&[u8]; 8],
-        mut outputs: [&mut [u8]; 8],
-    ) -> Result<(), Fault> {
-        let size = self.public.size();
-        if outputs.iter().any(|output| output.len() != size.bytes())
-            || numbers.iter().any(|number| number.len() > size.wide_bytes())
-        {
-            return Err(Fault::Length);
-        }
-        let task = PowerEight {
-            key: self,
-            numbers,
-            outputs: outputs.each_mut().map(|output| &mut **output),
-        };
-        let sound = wiped::<STACK_BYTES, _>(|| backend.run(task));
-        if sound {
-            return Ok(());
-        }
-        for output in &mut outputs {
-            output.fill(0);
-        }
-        Err(Fault::Unsound)
     }
 }
 
@@ -344,7 +353,7 @@ fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; 
 }
 
 struct PowerEight<'a> {
-    key: &'a RsaPrivate,
+    key: &'a Key,
     numbers: [&'a [u8]; 8],
     outputs: [&'a mut [u8]; 8],
 }
@@ -421,13 +430,13 @@ mod tests {
     #[test]
     fn each_operation_has_a_blinding_of_its_own() {
         let key = keys::private(&keys::parts(Size::Bits2048)).unwrap();
-        let n = key.public.modulus();
+        let n = key.0.public.modulus();
         let mut seen = HashSet::new();
         for _ in 0..20 {
-            let pair = key.blinding.take(n);
+            let pair = key.0.blinding.take(n);
             let (mut inverse, mut product) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
             n.leave(&mut inverse[..n.len()], &pair[1][..n.len()]);
-            key.public.power_limbs(&mut inverse);
+            key.0.public.power_limbs(&mut inverse);
             n.mul(&mut product[..n.len()], &inverse[..n.len()], &pair[0][..n.len()]);
             assert_eq!(product[0], 1, "r^e r^-e");
             assert!(product[1..].iter().all(|limb| *limb == 0));
@@ -452,7 +461,7 @@ mod tests {
                 done
             };
             assert!(operations(&key).iter().all(Result::is_ok));
-            key.blinding = Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2]));
+            key.0.blinding = Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2]));
             assert!(operations(&key).iter().all(|done| *done == Err(Fault::Unsound)));
         }
     }
