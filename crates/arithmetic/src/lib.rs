@@ -10,7 +10,12 @@
 //! | `modulus`, `adx` | one number at a time, in 64-bit limbs, least significant first: Montgomery multiplication |
 //!
 //! No messages, no padding, no keys are made here; on the curves nothing is signed. RSA's private operation takes the same time whatever its
-//! secrets are; verification has none. `unsafe` are the vectors' instructions (`eight`, `five`) and `adx`.
+//! secrets are, is blinded, and wipes its stack ([`wiped`]); verification has no secrets. `unsafe` are the vectors' instructions (`eight`,
+//! `five`), `adx`, and `stack`.
+
+// For modules that tests of the crate and tests beside it share.
+#[cfg(test)]
+extern crate self as linewarden_arithmetic;
 
 #[cfg(target_arch = "x86_64")]
 mod adx;
@@ -21,8 +26,10 @@ mod limbs;
 mod modulus;
 pub mod p256;
 pub mod rsa;
+mod stack;
 #[cfg(test)]
 mod testing;
 
 pub use eight::Backend;
 pub use modulus::{Modulus, ModulusError};
+pub use stack::wiped;

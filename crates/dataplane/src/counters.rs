@@ -9,6 +9,8 @@ pub struct Counters {
     pub by_verdict: [u64; VERDICT_SLOTS],
     /// Events that found no room.
     pub events_lost: u64,
+    /// Packets that the kernel has dropped before the data plane saw them, for want of room in the sockets' receive buffers: of `host` alone.
+    pub kernel_drops: u64,
 }
 
 impl Default for Counters {
@@ -16,6 +18,7 @@ impl Default for Counters {
         Self {
             by_verdict: [0; VERDICT_SLOTS],
             events_lost: 0,
+            kernel_drops: 0,
         }
     }
 }
@@ -44,6 +47,7 @@ impl Counters {
             .zip(other.by_verdict)
             .for_each(|(sum, more)| *sum += more);
         self.events_lost += other.events_lost;
+        self.kernel_drops += other.kernel_drops;
     }
 
     /// What was counted since `before`.
@@ -55,6 +59,7 @@ impl Counters {
             .zip(before.by_verdict)
             .for_each(|(sum, less)| *sum = sum.saturating_sub(less));
         out.events_lost = self.events_lost.saturating_sub(before.events_lost);
+        out.kernel_drops = self.kernel_drops.saturating_sub(before.kernel_drops);
         out
     }
 

@@ -408,3 +408,41 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
         .map(|part| part.load(std::sync::atomic::Ordering::Acquire));
     assert_eq!(mac.map(u16::to_ne_bytes).concat(), [2, 0, 0, 0, 0, 2]);
 }
+
+/// What does not fit the receive buffer has no verdict. All that was sent is counted, in one way or the other.
+#[test]
+fn packets_that_the_kernel_drops_are_counted() {
+    let local = own_loopback(99);
+    let config = config(&[local], free_port(local));
+    let small = HostOptions {
+        receive_buffer_bytes: 2_304,
+        ..options(1)
+    };
+    let mut host = Host::start(&config, &small).unwrap();
+    let socket = UdpSocket::bind((local, 0)).unwrap();
+    let counted = |host: &Host| {
+        let counters = host.counters().unwrap();
+        (counters.by_verdict.iter().sum::<u64>(), counters.kernel_drops)
+    };
+    let begin = std::time::Instant::now();
+    let mut sent = 0;
+    while counted(&host).1 == 0 {
+        assert!(begin.elapsed() < PATIENCE, "{sent} were sent, and none dropped");
+        for _ in 0..1_000 {
+            socket.send_to(&[0; 64], (local, config.lap_port)).unwrap();
+            sent += 1;
+        }
+    }
+    while counted(&host).0 + counted(&host).1 < sent {
+        assert!(begin.elapsed() < PATIENCE, "{:?} of {sent}", counted(&host));
+        thread::yield_now();
+    }
+    let (seen, dropped) = counted(&host);
+    assert_eq!(seen + dropped, sent);
+    host.stop();
+    assert_eq!(
+        counted(&host),
+        (seen, dropped),
+        "also when the sockets are closed"
+    );
+}

@@ -28,6 +28,7 @@ pub mod ra;
 mod range;
 pub mod receive;
 pub mod refusal;
+mod reputation;
 pub mod scheduler;
 pub mod scheme;
 pub mod service;

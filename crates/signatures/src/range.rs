@@ -20,15 +20,15 @@ const ED25519_ORDER: [u64; 4] = [
     0x5812_631a_5cf5_d3ed,
 ];
 
-/// Checks what a signature of this key says before anything is computed with it.
+/// Checks what a signature of this key says before anything is computed with it; of ECDSA, whether s is in the lower half, only if asked.
 ///
 /// # Errors
 /// [`Refusal::OutOfRange`], [`Refusal::Malleable`].
-pub(crate) fn check(key: &PublicKey, signature: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn check(key: &PublicKey, signature: &[u8], p256_low_s: bool) -> Result<(), Refusal> {
     match key.material() {
         Material::Ra(ra) => rsa(ra.rsa(), signature),
         Material::Pss(key, _) => rsa(key, signature),
-        Material::EcdsaP256(..) => p256(signature),
+        Material::EcdsaP256(..) => p256(signature, p256_low_s),
         Material::Ed25519(..) => ed25519(signature),
     }
 }
@@ -53,8 +53,8 @@ fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// `0 < r < n` and `0 < s <= n / 2`: with `(r, s)`, `(r, n - s)` verifies too.
-fn p256(signature: &[u8]) -> Result<(), Refusal> {
+/// `0 < r < n` and `0 < s < n`, or `0 < s <= n / 2` of the lower half: with `(r, s)`, `(r, n - s)` verifies too.
+fn p256(signature: &[u8], low_s: bool) -> Result<(), Refusal> {
     let (numbers, []) = signature.as_chunks::<32>() else {
         return Err(Refusal::WrongLength);
     };
@@ -67,7 +67,7 @@ fn p256(signature: &[u8]) -> Result<(), Refusal> {
             return Err(Refusal::OutOfRange);
         }
     }
-    match s > P256_HALF {
+    match low_s && s > P256_HALF {
         true => Err(Refusal::Malleable),
         false => Ok(()),
     }
@@ -79,7 +79,7 @@ const P256_HALF: [u64; 4] = {
     [a >> 1, a << 63 | b >> 1, b << 63 | c >> 1, c << 63 | d >> 1]
 };
 
-/// The one form of an ECDSA signature that is accepted: `(r, n - s)` where s is in the upper half. `None` for what is no signature.
+/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` where s is in the upper half. `None` for what is no signature.
 pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     let (r, s) = signature.split_first_chunk::<32>()?;
     let mut number = words(s.as_array()?, u64::from_be_bytes);
@@ -142,9 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn of_two_forms_of_an_ecdsa_signature_one_is_accepted() {
+    fn of_two_forms_of_an_ecdsa_signature_one_is_accepted_if_asked() {
         let one = number([0; 4], 1);
-        let of = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat());
+        let of = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), true);
+        let any = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), false);
         for s in [one, number(P256_HALF, -1), number(P256_HALF, 0)] {
             assert_eq!(of(one, s), Ok(()));
             // Its other form, and that one's own lower form.
@@ -152,6 +153,7 @@ mod tests {
                 - BigUint::from_bytes_be(&s);
             let high: [u8; 32] = high.to_bytes_be().try_into().unwrap();
             assert_eq!(of(one, high), Err(Refusal::Malleable));
+            assert_eq!((any(one, s), any(one, high)), (Ok(()), Ok(())));
             assert_eq!(lower_half(&[one, high].concat()).unwrap(), [one, s].concat());
             assert_eq!(lower_half(&[one, s].concat()).unwrap(), [one, s].concat());
         }
@@ -161,8 +163,9 @@ mod tests {
         for outside in [[0; 32], number(P256_ORDER, 0), number(P256_ORDER, 1), [0xff; 32]] {
             assert_eq!(of(outside, one), Err(Refusal::OutOfRange));
             assert_eq!(of(one, outside), Err(Refusal::OutOfRange));
+            assert_eq!(any(one, outside), Err(Refusal::OutOfRange));
         }
-        assert_eq!(p256(&[1; 63]), Err(Refusal::WrongLength));
-        assert_eq!(p256(&[1; 96]), Err(Refusal::WrongLength));
+        assert_eq!(p256(&[1; 63], false), Err(Refusal::WrongLength));
+        assert_eq!(p256(&[1; 96], true), Err(Refusal::WrongLength));
     }
 }

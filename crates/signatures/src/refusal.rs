@@ -59,7 +59,7 @@ refusals! {
     Replayed = 11, "replayed";
     /// A number of the signature is not in its range.
     OutOfRange = 12, "out_of_range";
-    /// A second form of a signature that has one form only.
+    /// A second form of a signature that has one form only; with ECDSA, where the receiver asks for one.
     Malleable = 13, "malleable";
     /// The signature is not this signer's over this message.
     WrongSignature = 14, "wrong_signature";

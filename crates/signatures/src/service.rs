@@ -1,26 +1,29 @@
 //! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash as _, Hasher as _};
 
+use crate::key::Material;
 use crate::lane::{Eight, Graphics, Lost, OneByOne, Places};
-use crate::message::TimeMs;
+use crate::message::{Envelope, KeyId, TimeMs};
 use crate::receive::{Checked, Receiver, Verified};
 use crate::refusal::Refusal;
+use crate::reputation::{Newcomers, Recently};
 use crate::scheduler::engine::{
     Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
 };
 use crate::scheduler::policy::Policy;
 use crate::scheduler::{
-    Class, Config, Dropped, FingerprintKey, Job, LaneKind, LaneSpec, Meta, Outcome, Priority, Shed, Source,
-    Span,
+    Class, Config, Dropped, FingerprintKey, Job, LaneKind, LaneSpec, Meta, ORDINARY_WORK, Outcome, Priority,
+    Shed, Source, Span, Time,
 };
 use crate::scheme::Scheme;
 use crate::store::Revocations;
+use crate::udp::Datagram;
 
 /// Where verified messages go. Called from lanes' threads.
 pub trait Delivery: Send + Sync {
@@ -61,6 +64,29 @@ pub fn class(scheme: Scheme) -> Class {
         Scheme::EcdsaP256 => Class::P256_VERIFY,
         Scheme::Ed25519 => Class::ED25519_VERIFY,
     }
+}
+
+/// The work of hashing a component of RA, in thousandths of an ordinary message's. Lines in work follow what lanes really take.
+const COMPONENT_WORK: u32 = 200;
+/// The work of a message of ECDSA or Ed25519 of whose signer no multiples were computed ahead.
+const NEW_SIGNER_WORK: u32 = 2_500;
+
+/// The lane time that a message takes. What is kept of RA's components is looked up for strangers, who choose them; for known senders it
+/// is what their messages took lately.
+fn work(message: &Checked, known: bool) -> u32 {
+    let key = message.key();
+    let (ra, digits) = match (key.material(), message.rapid()) {
+        (Material::Ra(ra), Some((digits, _))) => (ra, digits),
+        (Material::EcdsaP256(..) | Material::Ed25519(..), _) if !key.has_table() => return NEW_SIGNER_WORK,
+        _ => return ORDINARY_WORK,
+    };
+    let missing = if known {
+        ra.recently_missed()
+    } else {
+        ra.missing(digits)
+    };
+    // A message has at most 64 components.
+    ORDINARY_WORK + COMPONENT_WORK * missing as u32
 }
 
 impl Lane<Checked> for OneByOne {
@@ -124,6 +150,12 @@ struct Shared {
     refusals: Refusals,
     received: AtomicU64,
     verified: AtomicU64,
+    /// Datagrams that were dropped since messages of too many strangers wait.
+    crowded_out: AtomicU64,
+    /// Senders of valid messages.
+    known: Recently,
+    /// Sources of strangers' invalid messages.
+    suspects: Recently,
 }
 
 impl Sink<Checked> for Shared {
@@ -133,6 +165,10 @@ impl Sink<Checked> for Shared {
             // Forgeries take no lock.
             if *outcome != Outcome::Accepted {
                 self.refusals.count(Refusal::WrongSignature);
+                if ticket.stranger {
+                    self.suspects.note(ticket.meta.source, done.at);
+                    self.known.forget(ticket.meta.sender);
+                }
                 continue;
             }
             let admitted = {
@@ -145,6 +181,7 @@ impl Sink<Checked> for Shared {
                     if let Some(places) = &self.places {
                         places.held(verified.message().key(), done.at);
                     }
+                    self.known.note(ticket.meta.sender, done.at);
                     self.verified.fetch_add(1, Ordering::Relaxed);
                     self.delivery
                         .verified(verified, done.at.since(ticket.meta.arrived));
@@ -191,7 +228,14 @@ pub struct Service {
     submitter: Submitter<Checked>,
     fingerprints: FingerprintKey,
     sources: [u8; 16],
+    newcomers: Newcomers,
     jobs: Vec<Job<Checked>>,
+}
+
+/// Where a message comes from: from which source, and that together with the signer that it names.
+struct Origin {
+    source: Source,
+    sender: Source,
 }
 
 /// What a service has done so far.
@@ -243,6 +287,9 @@ impl Service {
             refusals: Refusals::default(),
             received: AtomicU64::new(0),
             verified: AtomicU64::new(0),
+            crowded_out: AtomicU64::new(0),
+            known: Recently::default(),
+            suspects: Recently::default(),
         });
         let sink: Arc<dyn Sink<Checked>> = Arc::<Shared>::clone(&shared);
         let lanes = lanes.into_iter().map(|(spec, lane)| (with_unplaced(spec), lane));
@@ -253,13 +300,26 @@ impl Service {
             engine,
             fingerprints: FingerprintKey::new(fingerprints),
             sources,
+            newcomers: Newcomers::new(),
             jobs: Vec::new(),
         })
     }
 
-    /// Takes in a datagram; it is handed to the lanes with others, by [`Service::submit`].
-    pub fn take(&mut self, datagram: &[u8], sender: SocketAddr) {
+    /// Takes in a datagram; it is handed to the lanes with others, by [`Service::submit`]. While messages of strangers wait for too long,
+    /// those of sources that have sent invalid ones are dropped here, and those of new sources beyond a rate.
+    pub fn take(&mut self, datagram: &Datagram<'_>) {
         self.shared.received.fetch_add(1, Ordering::Relaxed);
+        let arrived = self.submitter.now().before(datagram.queued.into());
+        let key = match Envelope::parse(datagram.bytes) {
+            Ok(envelope) => envelope.key_id,
+            Err(refusal) => return self.shared.refusals.count(refusal),
+        };
+        let from = self.sender(datagram.sender.ip(), key);
+        let known = self.shared.known.has(from.sender, arrived);
+        if !known && self.submitter.is_crowded() && self.is_one_too_many(from.source, arrived) {
+            self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let now = (self.shared.clock)();
         let screened = {
             let receiver = self
@@ -267,12 +327,21 @@ impl Service {
                 .receiver
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
-            let message = receiver.screen(datagram.to_vec(), now);
+            let message = receiver.screen(datagram.bytes.to_vec(), now);
             message.map(|message| (receiver.fresh_for_ms(message.stamp(), now), message))
         };
         match screened {
             Ok((fresh_for_ms, message)) => {
-                let meta = self.meta(&message, sender, fresh_for_ms);
+                let priority = message.stamp().priority;
+                let meta = Meta {
+                    sender: from.sender,
+                    work: work(&message, known),
+                    deadline: arrived + deadline(priority),
+                    // Verified later, it would be refused as too old.
+                    expires: self.submitter.now() + Span::from_millis(fresh_for_ms),
+                    fingerprint: Some(self.fingerprints.of(message.bytes())),
+                    ..Meta::new(self.class(&message), priority, from.source, arrived)
+                };
                 self.jobs.push(Job {
                     meta,
                     payload: message,
@@ -280,6 +349,10 @@ impl Service {
             }
             Err(refusal) => self.shared.refusals.count(refusal),
         }
+    }
+
+    fn is_one_too_many(&mut self, source: Source, now: Time) -> bool {
+        self.shared.suspects.has(source, now) || !self.newcomers.takes_one(now)
     }
 
     /// Hands what was taken in to the lanes.
@@ -299,17 +372,14 @@ impl Service {
         }
     }
 
-    fn meta(&self, message: &Checked, sender: SocketAddr, fresh_for_ms: u64) -> Meta {
-        let arrived = self.submitter.now();
-        let priority = message.stamp().priority;
-        let mut source = SipHasher13::new_with_key(&self.sources);
-        network(sender.ip()).hash(&mut source);
-        Meta {
-            deadline: arrived + deadline(priority),
-            // Verified later, it would be refused as too old.
-            expires: arrived + Span::from_millis(fresh_for_ms),
-            fingerprint: Some(self.fingerprints.of(message.bytes())),
-            ..Meta::new(self.class(message), priority, Source(source.finish()), arrived)
+    fn sender(&self, address: IpAddr, key: KeyId) -> Origin {
+        let mut hasher = SipHasher13::new_with_key(&self.sources);
+        network(address).hash(&mut hasher);
+        let source = Source(hasher.finish());
+        key.0.hash(&mut hasher);
+        Origin {
+            source,
+            sender: Source(hasher.finish()),
         }
     }
 
@@ -350,7 +420,9 @@ impl Service {
     }
 }
 
-fn report(shared: &Shared, engine: Snapshot) -> Report {
+fn report(shared: &Shared, mut engine: Snapshot) -> Report {
+    let crowded_out = shared.crowded_out.load(Ordering::Relaxed);
+    engine.counters.shed.add(Shed::Crowded, crowded_out);
     let counts = Refusal::ALL.iter().zip(&shared.refusals.0);
     Report {
         received: shared.received.load(Ordering::Relaxed),

@@ -16,6 +16,7 @@ use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Verified, 
 use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::Revocations;
+use num_bigint::BigUint;
 
 fn receive(receiver: &mut Receiver, bytes: &[u8], now: TimeMs) -> Result<Verified, Refusal> {
     let checked = receiver.screen(bytes.to_vec(), now)?;
@@ -63,6 +64,35 @@ fn of_two_that_are_under_way_one_is_accepted() {
         assert!(receiver.admit(second, true, NOW).is_ok());
         assert_eq!(receiver.admit(first, true, NOW).unwrap_err(), Refusal::Replayed);
     }
+}
+
+/// Signers of other systems do not choose the form with the lower s. Whoever turns one form into the other has made no other message.
+#[test]
+fn both_forms_of_an_ecdsa_signature_are_one_message() {
+    let low = sign(Scheme::EcdsaP256, stamp(NOW, 0), 5);
+    let split = low.len() - 32;
+    let order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
+    let order = BigUint::parse_bytes(order.as_bytes(), 16).unwrap();
+    let mut high = low.clone();
+    let other = (order - BigUint::from_bytes_be(&low[split..])).to_bytes_be();
+    high[split..].copy_from_slice(&other);
+    for [first, second] in [[&low, &high], [&high, &low]] {
+        let mut receiver = receiver();
+        // The second one is under way before the first one is accepted, or comes after it.
+        let under_way = receiver.screen(second.clone(), NOW).unwrap();
+        assert!(receive(&mut receiver, first, NOW).is_ok());
+        assert_eq!(
+            receiver.admit(under_way, true, NOW).unwrap_err(),
+            Refusal::Replayed
+        );
+        assert_eq!(
+            receive(&mut receiver, second, NOW).unwrap_err(),
+            Refusal::Replayed
+        );
+    }
+    let mut strict = receiver().with_p256_low_s(true);
+    assert_eq!(receive(&mut strict, &high, NOW).unwrap_err(), Refusal::Malleable);
+    assert!(receive(&mut strict, &low, NOW).is_ok());
 }
 
 /// What was not verified is not remembered: a forger cannot use up the name of a message that is still to come.

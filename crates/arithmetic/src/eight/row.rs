@@ -116,6 +116,27 @@ pub(crate) fn store_be<W: Register>(numbers: &mut [&mut [u8]], words: &[W]) {
     rows.zeroize();
 }
 
+/// The rows of numbers in reduced words, as many as lanes.
+#[inline(always)]
+pub(crate) fn store_rows<'a, W: Register>(
+    numbers: impl Iterator<Item = &'a mut [Row]>,
+    words: &[W; WORDS_MAX],
+) {
+    let mut columns = [[[0; ROW]; ROW]; WORDS_MAX / ROW];
+    for (column, words) in columns.iter_mut().zip(words.as_chunks::<ROW>().0) {
+        for (of_lane, row) in column.iter_mut().zip(W::rows(words)) {
+            *of_lane = row;
+        }
+    }
+    for (lane, number) in numbers.enumerate() {
+        for (row, column) in number.iter_mut().zip(&columns) {
+            if let Some(words) = column.get(lane) {
+                row.0 = *words;
+            }
+        }
+    }
+}
+
 /// From words of so many bits to words of so many.
 #[inline(always)]
 fn repack<W: Register, const FROM: u32, const TO: u32>(out: &mut [W], words: &[W]) {

@@ -6,6 +6,7 @@ use crate::eight::group::{Group, factors, read_long, same, words};
 use crate::eight::kernel::Long;
 use crate::eight::row::{Row, WORDS_MAX, load_be, store_be};
 use crate::eight::{Backend, Kernels, LANES, Register, Task, Word8};
+use crate::stack::wiped;
 
 /// Each signature to the power of 65537 modulo its key's n, into its output; true for those that were below n. The output of the others is
 /// zero.
@@ -72,7 +73,10 @@ pub fn check_eight(
     Ok(std::array::from_fn(|lane| equal[lane] && below[lane]))
 }
 
-/// Of each lane its first number, below its key's n, times all its factors modulo n.
+/// A bound of the stack that eight products use (`tests/residue.rs` measures it).
+const PRODUCT_STACK_BYTES: usize = 192 << 10;
+
+/// Of each lane its first number, below its key's n, times all its factors modulo n. The stack is wiped: a signature's factors are secrets.
 ///
 /// # Errors
 /// Keys of different sizes, or factors of another; numbers of another length than n's; a first number that is not below n.
@@ -95,12 +99,13 @@ pub fn product_eight(
     if below(keys, first) != [true; 8] {
         return Err(Fault::Range);
     }
-    backend.run(Product {
+    let task = Product {
         keys,
         first,
         factors,
         outputs,
-    });
+    };
+    wiped::<PRODUCT_STACK_BYTES, _>(|| backend.run(task));
     Ok(())
 }
 

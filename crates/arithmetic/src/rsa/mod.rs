@@ -6,11 +6,13 @@
 //! Nothing is padded or hashed here. Secret are a private key, and what a private operation has to do with; a signature, the
 //! numbers it is compared with, and which factors a product has are not.
 
+mod blinding;
 mod eight;
 mod private;
 mod public;
 mod table;
 
+pub use blinding::BLINDING_BYTES;
 pub use eight::{check_eight, power_eight, product_eight};
 pub use private::RsaPrivate;
 pub use public::RsaPublic;

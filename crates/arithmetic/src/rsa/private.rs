@@ -3,25 +3,35 @@
 
 use zeroize::Zeroizing;
 
+use super::blinding::{BLINDING_BYTES, Blinding, Pair, expand};
 use super::eight::agree;
-use super::public::LIMBS_MAX;
+use super::public::{LIMBS_MAX, WIDE_LIMBS_MAX};
 use super::{Fault, KeyError, RsaPublic, Size};
-use crate::eight::group::{Group, Prepared, read_long, wipe, words, zero};
+use crate::eight::group::{Group, Prepared, factors, read_long, words, zero};
 use crate::eight::row::{Row, WORDS_MAX, load_be, store_be};
 use crate::eight::{Backend, Kernels, LANES, Task, Word8};
 use crate::modulus::accumulate;
+use crate::stack::wiped;
 use crate::{Modulus, limbs};
 
 /// Limbs of a prime factor, at most.
 const HALF_MAX: usize = LIMBS_MAX / 2;
 /// Bits of the exponent at a time, one number at a time.
 const WINDOW: usize = 5;
+/// A bound of the stack that an operation uses, one number or eight at a time (`tests/residue.rs` measures it).
+const STACK_BYTES: usize = 256 << 10;
 
 /// An RSA private key of 2,048 or 3,072 bits, e = 65537.
 ///
-/// Its operations take the same time and touch the same addresses whatever the key and the number; each result is checked with e before it
-/// leaves, for a wrong one betrays the key (Boneh, DeMillo and Lipton, 1997). All of it is wiped when dropped.
-pub struct RsaPrivate {
+/// Its operations take the same time and touch the same addresses whatever the key and the number, and are blinded; each result is checked
+/// with e before it leaves, for a wrong one betrays the key (Boneh, DeMillo and Lipton, 1997). All of it is wiped when dropped, and the
+/// stack and the vector registers after each operation.
+pub struct RsaPrivate(
+    /// In one place: a value that is moved leaves its bytes behind.
+    Box<Key>,
+);
+
+struct Key {
     public: RsaPublic,
     p: Prime,
     q: Prime,
@@ -30,6 +40,7 @@ pub struct RsaPrivate {
     qinv_rows: Zeroizing<[Row; WORDS_MAX / 8]>,
     /// `R^2 mod p` of eight at a time.
     p_square: Zeroizing<[Row; WORDS_MAX / 8]>,
+    blinding: Blinding,
 }
 
 /// A prime factor.
@@ -43,17 +54,111 @@ struct Prime {
 
 impl std::fmt::Debug for RsaPrivate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RsaPrivate({:?})", self.public.size())
+        write!(f, "RsaPrivate({:?})", self.0.public.size())
     }
 }
 
 impl RsaPrivate {
     /// Takes the prime factors p and q over, of half of n's length each, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; all big-endian, none
-    /// longer than a prime factor.
+    /// longer than a prime factor. `random` is for blinding: secret, and new for each value of this type.
     ///
     /// # Errors
     /// Numbers of another length; factors that are even, or equal, or whose topmost bit is clear; numbers that do not belong together.
-    pub fn new(p: &[u8], q: &[u8], dp: &[u8], dq: &[u8], qinv: &[u8]) -> Result<Self, KeyError> {
+    pub fn new(
+        p: &[u8],
+        q: &[u8],
+        dp: &[u8],
+        dq: &[u8],
+        qinv: &[u8],
+        random: &[u8; BLINDING_BYTES],
+    ) -> Result<Self, KeyError> {
+        let key = wiped::<STACK_BYTES, _>(|| Key::from_numbers([p, q, dp, dq, qinv], random).map(Box::new))?;
+        Ok(Self(key))
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &RsaPublic {
+        &self.0.public
+    }
+
+    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
+    #[doc(hidden)]
+    pub fn flip_bit_of_dp(&mut self, bit: usize) {
+        if let Some(limb) = self.0.p.exponent.get_mut(bit / 64) {
+            *limb ^= 1 << (bit % 64);
+        }
+    }
+
+    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
+    #[must_use]
+    pub fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
+        let key = &*self.0;
+        let half = key.p.modulus.len();
+        let numbers = [
+            key.p.modulus.limbs(),
+            key.q.modulus.limbs(),
+            &key.p.exponent[..half],
+            &key.q.exponent[..half],
+            &key.qinv[..half],
+        ];
+        numbers.map(|number| {
+            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
+            limbs::to_be(&mut bytes, number);
+            bytes
+        })
+    }
+
+    /// `out = number^d mod n`, for a wide number.
+    ///
+    /// # Errors
+    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
+    /// output of zeros.
+    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+        let size = self.0.public.size();
+        if out.len() != size.bytes() || number.len() > size.wide_bytes() {
+            return Err(Fault::Length);
+        }
+        wiped::<STACK_BYTES, _>(|| self.0.power_of(out, number))
+    }
+
+    /// [`RsaPrivate::power`] of eight numbers.
+    ///
+    /// # Errors
+    /// As there; if one result does not check, none is returned.
+    pub fn power_eight(
+        &self,
+        backend: Backend,
+        numbers: [&[u8]; 8],
+        mut outputs: [&mut [u8]; 8],
+    ) -> Result<(), Fault> {
+        let size = self.0.public.size();
+        if outputs.iter().any(|output| output.len() != size.bytes())
+            || numbers.iter().any(|number| number.len() > size.wide_bytes())
+        {
+            return Err(Fault::Length);
+        }
+        let task = PowerEight {
+            key: &self.0,
+            numbers,
+            outputs: outputs.each_mut().map(|output| &mut **output),
+        };
+        let sound = wiped::<STACK_BYTES, _>(|| backend.run(task));
+        if sound {
+            return Ok(());
+        }
+        for output in &mut outputs {
+            output.fill(0);
+        }
+        Err(Fault::Unsound)
+    }
+}
+
+impl Key {
+    fn from_numbers(
+        [p, q, dp, dq, qinv]: [&[u8]; 5],
+        random: &[u8; BLINDING_BYTES],
+    ) -> Result<Self, KeyError> {
         let size = Size::of_bytes(2 * p.len()).ok_or(KeyError::Length)?;
         if q.len() != p.len() || [dp, dq, qinv].iter().any(|part| part.len() > p.len()) {
             return Err(KeyError::Length);
@@ -81,77 +186,77 @@ impl RsaPrivate {
             qinv: inverse,
             p,
             q,
+            blinding: Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2])),
         };
         Row::fill(&mut key.qinv_rows[..], &key.qinv[..]);
         let square = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
         Row::fill(&mut key.p_square[..], &square);
+        key.blinding = Blinding::new(key.pair(random)?);
         // One number shows whether they belong together: e is the inverse of both exponents, and qinv of q.
         let mut tried = vec![0; size.bytes()];
-        match key.power(&mut tried, &[2]) {
+        match key.power_of(&mut tried, &[2]) {
             Ok(()) => Ok(key),
             Err(_) => Err(KeyError::Inconsistent),
         }
     }
 
-    /// The public key.
-    #[must_use]
-    pub fn public(&self) -> &RsaPublic {
-        &self.public
-    }
-
-    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
-    #[doc(hidden)]
-    pub fn flip_bit_of_dp(&mut self, bit: usize) {
-        if let Some(limb) = self.p.exponent.get_mut(bit / 64) {
-            *limb ^= 1 << (bit % 64);
+    /// `r^e` and `r^-1` of an r that follows from random bytes.
+    fn pair(&self, random: &[u8; BLINDING_BYTES]) -> Result<Pair, KeyError> {
+        let n = self.public.modulus();
+        let length = n.len();
+        let mut wide = Zeroizing::new([0; 8 * WIDE_LIMBS_MAX]);
+        expand(random, &mut wide[..self.public.size().wide_bytes()]);
+        let r = Zeroizing::new(self.public.reduce(&wide[..self.public.size().wide_bytes()]));
+        let of_p = self.p.power(&r[..length], &self.p.less_two()[..]);
+        let of_q = self.q.power(&r[..length], &self.q.less_two()[..]);
+        let mut inverse = Zeroizing::new([0; LIMBS_MAX + 1]);
+        self.join(&mut inverse, &of_p, &of_q);
+        let mut pair: Pair = Zeroizing::new([[0; LIMBS_MAX]; 2]);
+        let mut power = r.clone();
+        self.public.power_limbs(&mut power);
+        let [of_power, of_inverse] = &mut *pair;
+        n.enter(&mut of_power[..length], &power[..length]);
+        n.enter(&mut of_inverse[..length], &inverse[..length]);
+        // Factors that are no primes have another inverse, or none.
+        let mut one = Zeroizing::new([0; LIMBS_MAX]);
+        n.mul(&mut one[..length], &r[..length], &of_inverse[..length]);
+        match one[0] == 1 && one[1..].iter().all(|limb| *limb == 0) {
+            true => Ok(pair),
+            false => Err(KeyError::Inconsistent),
         }
     }
 
-    /// p, q, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; big-endian, each as long as a prime factor.
-    #[must_use]
-    pub fn numbers(&self) -> [Zeroizing<Vec<u8>>; 5] {
-        let half = self.p.modulus.len();
-        let numbers = [
-            self.p.modulus.limbs(),
-            self.q.modulus.limbs(),
-            &self.p.exponent[..half],
-            &self.q.exponent[..half],
-            &self.qinv[..half],
-        ];
-        numbers.map(|number| {
-            let mut bytes = Zeroizing::new(vec![0; 8 * half]);
-            limbs::to_be(&mut bytes, number);
-            bytes
-        })
-    }
-
-    /// `out = number^d mod n`, for a wide number.
-    ///
-    /// # Errors
-    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
-    /// output of zeros.
-    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
-        let size = self.public.size();
-        if out.len() != size.bytes() || number.len() > size.wide_bytes() {
-            return Err(Fault::Length);
-        }
+    /// [`RsaPrivate::power`] of numbers of the right lengths.
+    fn power_of(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+        let n = self.public.modulus();
+        let length = n.len();
         let number = self.public.reduce(number);
-        let half = self.p.modulus.len();
-        let of_p = self.p.power(&number[..2 * half]);
-        let form_of_q = self.q.power(&number[..2 * half]);
-        let mut of_q = Zeroizing::new([0; HALF_MAX]);
-        self.q.modulus.leave(&mut of_q[..half], &form_of_q[..half]);
-        let mut root = Zeroizing::new([0; LIMBS_MAX + 1]);
-        self.combine(&mut root, &of_p, &of_q);
-        let mut power = [0; LIMBS_MAX];
-        power.copy_from_slice(&root[..LIMBS_MAX]);
+        let pair = self.blinding.take(n);
+        let [of_power, of_inverse] = &*pair;
+        let mut blinded = Zeroizing::new([0; LIMBS_MAX]);
+        n.mul(&mut blinded[..length], &number[..length], &of_power[..length]);
+        let of_p = self.p.power(&blinded[..length], &self.p.exponent[..]);
+        let of_q = self.q.power(&blinded[..length], &self.q.exponent[..]);
+        let mut blinded = Zeroizing::new([0; LIMBS_MAX + 1]);
+        self.join(&mut blinded, &of_p, &of_q);
+        let mut root = Zeroizing::new([0; LIMBS_MAX]);
+        n.mul(&mut root[..length], &blinded[..length], &of_inverse[..length]);
+        let mut power = *root;
         self.public.power_limbs(&mut power);
         if std::hint::black_box(power) != number {
             out.fill(0);
             return Err(Fault::Unsound);
         }
-        limbs::to_be(out, &root[..2 * half]);
+        limbs::to_be(out, &root[..length]);
         Ok(())
+    }
+
+    /// The number modulo n of residues modulo p and q, both in Montgomery form.
+    fn join(&self, out: &mut [u64; LIMBS_MAX + 1], of_p: &[u64; HALF_MAX], form_of_q: &[u64; HALF_MAX]) {
+        let half = self.p.modulus.len();
+        let mut of_q = Zeroizing::new([0; HALF_MAX]);
+        self.q.modulus.leave(&mut of_q[..half], &form_of_q[..half]);
+        self.combine(out, of_p, &of_q);
     }
 
     /// `q ((sp - sq) / q mod p) + sq` (Garner), of a residue modulo p in Montgomery form and one modulo q, which may be above p.
@@ -171,36 +276,6 @@ impl RsaPrivate {
             accumulate(&mut out[index..], q.limbs(), *digit);
         }
     }
-
-    /// [`RsaPrivate::power`] of eight numbers.
-    ///
-    /// # Errors
-    /// As there; if one result does not check, none is returned.
-    pub fn power_eight(
-        &self,
-        backend: Backend,
-        numbers: [&[u8]; 8],
-        mut outputs: [&mut [u8]; 8],
-    ) -> Result<(), Fault> {
-        let size = self.public.size();
-        if outputs.iter().any(|output| output.len() != size.bytes())
-            || numbers.iter().any(|number| number.len() > size.wide_bytes())
-        {
-            return Err(Fault::Length);
-        }
-        let sound = backend.run(PowerEight {
-            key: self,
-            numbers,
-            outputs: outputs.each_mut().map(|output| &mut **output),
-        });
-        if sound {
-            return Ok(());
-        }
-        for output in &mut outputs {
-            output.fill(0);
-        }
-        Err(Fault::Unsound)
-    }
 }
 
 impl Prime {
@@ -217,8 +292,19 @@ impl Prime {
         })
     }
 
+    /// The prime less two: the exponent of inverses.
+    fn less_two(&self) -> Zeroizing<[u64; HALF_MAX]> {
+        let mut less = Zeroizing::new([0; HALF_MAX]);
+        let (mut two, mut borrow) = (2, false);
+        for (less, limb) in less.iter_mut().zip(self.modulus.limbs()) {
+            (*less, borrow) = limb.borrowing_sub(two, borrow);
+            two = 0;
+        }
+        less
+    }
+
     /// `number^exponent` of a number of twice the prime's length, in Montgomery form.
-    fn power(&self, number: &[u64]) -> Zeroizing<[u64; HALF_MAX]> {
+    fn power(&self, number: &[u64], exponent: &[u64]) -> Zeroizing<[u64; HALF_MAX]> {
         let n = &self.modulus;
         let length = n.len();
         let mut table = Zeroizing::new([[0; HALF_MAX]; 1 << WINDOW]);
@@ -244,7 +330,7 @@ impl Prime {
                 n.square(&mut other[..length], &power[..length]);
                 std::mem::swap(&mut power, &mut other);
             }
-            let entry = pick(&table, limbs::digit(&self.exponent[..], from, WINDOW));
+            let entry = pick(&table, limbs::digit(exponent, from, WINDOW));
             n.mul(&mut other[..length], &power[..length], &entry[..length]);
             std::mem::swap(&mut power, &mut other);
         }
@@ -267,7 +353,7 @@ fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; 
 }
 
 struct PowerEight<'a> {
-    key: &'a RsaPrivate,
+    key: &'a Key,
     numbers: [&'a [u8]; 8],
     outputs: [&'a mut [u8]; 8],
 }
@@ -294,13 +380,21 @@ impl PowerEight<'_> {
         let q = Group::<W, P>::load(&[&*key.q.prepared; LANES][..W::LANES]);
         let qinv = read_long::<W, P>(&[&key.qinv_rows[..]], true);
         let square = read_long::<W, P>(&[&key.p_square[..]], true);
+        let pair = key.blinding.take(key.public.modulus());
+        let [of_power, of_inverse] = pair.each_ref().map(|form| {
+            let mut rows = Zeroizing::new([Row::default(); WORDS_MAX / 8]);
+            key.public.rows_of_form(&mut rows[..], form);
+            read_long::<W, B>(&[&rows[..]], true)
+        });
         let mut sound = true;
         for lane in (0..LANES).step_by(W::LANES) {
             let lanes = lane..lane + W::LANES;
             let mut number = [W::splat(0); WORDS_MAX];
             load_be(&mut number, &self.numbers[lanes.clone()]);
             let number = n.reduce(&number);
-            let of_n = words::<W, B>(&number);
+            let mut blinded = number;
+            n.multiply(&mut blinded, &of_power);
+            let of_n = words::<W, B>(&blinded);
             let mut residues = [zero::<W, P>(); 2];
             for ((residue, prime), exponent) in residues.iter_mut().zip([&p, &q]).zip([&key.p, &key.q]) {
                 *residue = prime.reduce(&of_n);
@@ -309,12 +403,66 @@ impl PowerEight<'_> {
             }
             let [of_p, of_q] = &residues;
             let mut root = p.join::<B>(&q, of_p, of_q, &qinv, &square);
-            let right = agree(&n, &root, &number);
+            n.multiply(&mut root, &of_inverse);
+            let root = n.least(&root);
+            let right = agree(&n, &factors::<W, B>(&root), &number);
             sound &= right[..W::LANES].iter().all(|right| *right);
-            store_be(&mut self.outputs[lanes], &words::<W, B>(&root));
-            wipe::<W, P>(&mut residues);
-            wipe::<W, B>(std::slice::from_mut(&mut root));
+            store_be(&mut self.outputs[lanes], &root);
         }
         sound
+    }
+}
+
+#[cfg(test)]
+use crate::testing;
+
+#[cfg(test)]
+#[allow(dead_code, missing_docs, reason = "shared with the tests beside the crate")]
+#[path = "../../tests/keys/mod.rs"]
+mod keys;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn each_operation_has_a_blinding_of_its_own() {
+        let key = keys::private(&keys::parts(Size::Bits2048)).unwrap();
+        let n = key.0.public.modulus();
+        let mut seen = HashSet::new();
+        for _ in 0..20 {
+            let pair = key.0.blinding.take(n);
+            let (mut inverse, mut product) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
+            n.leave(&mut inverse[..n.len()], &pair[1][..n.len()]);
+            key.0.public.power_limbs(&mut inverse);
+            n.mul(&mut product[..n.len()], &inverse[..n.len()], &pair[0][..n.len()]);
+            assert_eq!(product[0], 1, "r^e r^-e");
+            assert!(product[1..].iter().all(|limb| *limb == 0));
+            assert!(seen.insert(pair[0]));
+        }
+    }
+
+    /// With a pair of zeros, no result of an operation that is blinded checks.
+    #[test]
+    fn all_operations_are_blinded() {
+        for size in keys::SIZES {
+            let mut key = keys::private(&keys::parts(size)).unwrap();
+            let operations = |key: &RsaPrivate| {
+                let mut out = vec![0; size.bytes()];
+                let mut done = vec![key.power(&mut out, &[3])];
+                for backend in Backend::available() {
+                    let mut out = vec![vec![0; size.bytes()]; LANES];
+                    let mut out = out.iter_mut();
+                    let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
+                    done.push(key.power_eight(backend, [&[3]; LANES], out));
+                }
+                done
+            };
+            assert!(operations(&key).iter().all(Result::is_ok));
+            key.0.blinding = Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2]));
+            assert!(operations(&key).iter().all(|done| *done == Err(Fault::Unsound)));
+        }
     }
 }

@@ -5,12 +5,16 @@ use zeroize::Zeroizing;
 use super::{Element, Fault, KeyError, Size};
 use crate::eight::group::Prepared;
 use crate::eight::row::Row;
+use crate::stack::wiped;
 use crate::{Modulus, limbs};
 
 /// Limbs of a wide number, at most.
 pub(super) const WIDE_LIMBS_MAX: usize = 50;
 /// Limbs of a number modulo n, at most.
 pub(super) const LIMBS_MAX: usize = 48;
+
+/// A bound of the stack that a product uses (`tests/residue.rs` measures it).
+const STACK_BYTES: usize = 16 << 10;
 
 /// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for one number and for eight at a time.
 #[derive(Clone, PartialEq, Eq)]
@@ -62,6 +66,11 @@ impl RsaPublic {
         &self.bytes
     }
 
+    /// n for one number at a time.
+    pub(super) fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
     /// n for eight at a time, with `R^2`.
     pub(super) fn prepared(&self) -> &Prepared {
         &self.prepared
@@ -81,7 +90,7 @@ impl RsaPublic {
         Ok(())
     }
 
-    /// `out = first times all factors mod n`, for a first factor below n.
+    /// `out = first times all factors mod n`, for a first factor below n. The stack is wiped: a signature's factors are secrets.
     ///
     /// # Errors
     /// Numbers of another length than n's; a first factor that is not below n; factors of another size.
@@ -92,10 +101,12 @@ impl RsaPublic {
         if !factors.iter().all(|factor| factor.is_of(self.size)) {
             return Err(Fault::Mixed);
         }
-        let mut product = self.number(first)?;
-        self.multiply_all(&mut product, factors);
-        limbs::to_be(out, self.cut(&product));
-        Ok(())
+        wiped::<STACK_BYTES, _>(|| {
+            let mut product = self.number(first)?;
+            self.multiply_all(&mut product, factors);
+            limbs::to_be(out, self.cut(&product));
+            Ok(())
+        })
     }
 
     /// A factor in Montgomery form, `factor R mod n` with R = 2^2048 or 2^3072 as n is long, least significant byte first, in `out`, as long as n.
@@ -109,18 +120,20 @@ impl RsaPublic {
         if !factor.is_of(self.size) {
             return Err(Fault::Mixed);
         }
-        let n = &self.modulus;
-        let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
-        if let Some(one) = number.first_mut() {
-            *one = 1;
-        }
-        self.multiply_all(&mut number, &[factor]);
-        if let Some(form) = form.get_mut(..n.len()) {
-            n.enter(form, self.cut(&number));
-            for (bytes, limb) in out.chunks_exact_mut(8).zip(form) {
-                bytes.copy_from_slice(&limb.to_le_bytes());
+        wiped::<STACK_BYTES, _>(|| {
+            let n = &self.modulus;
+            let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
+            if let Some(one) = number.first_mut() {
+                *one = 1;
             }
-        }
+            self.multiply_all(&mut number, &[factor]);
+            if let Some(form) = form.get_mut(..n.len()) {
+                n.enter(form, self.cut(&number));
+                for (bytes, limb) in out.chunks_exact_mut(8).zip(form) {
+                    bytes.copy_from_slice(&limb.to_le_bytes());
+                }
+            }
+        });
         Ok(())
     }
 
@@ -164,19 +177,25 @@ impl RsaPublic {
 
     /// A wide number modulo n, in limbs.
     pub(super) fn reduce(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
+        let form = self.form(wide);
+        let mut out = [0; LIMBS_MAX];
+        if let Some(out) = out.get_mut(..self.modulus.len()) {
+            self.modulus.leave(out, self.cut(&form));
+        }
+        out
+    }
+
+    /// The Montgomery form of a wide number.
+    fn form(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
         let mut number = [0; WIDE_LIMBS_MAX];
         limbs::from_be(&mut number, wide);
         let (low, high) = number.split_at(self.modulus.len());
-        let (mut form, mut out) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
-        if let (Some(form), Some(out)) = (
-            form.get_mut(..self.modulus.len()),
-            out.get_mut(..self.modulus.len()),
-        ) {
+        let mut form = [0; LIMBS_MAX];
+        if let Some(form) = form.get_mut(..self.modulus.len()) {
             let high = high.get(..self.modulus.len().min(high.len())).unwrap_or_default();
             self.modulus.reduce_wide(form, low, high);
-            self.modulus.leave(out, form);
         }
-        out
+        form
     }
 
     /// `number = number^65537 mod n`.
@@ -233,12 +252,14 @@ impl RsaPublic {
 
     /// The form of a wide number in tables.
     pub(super) fn factor(&self, rows: &mut [Row], wide: &[u8]) {
-        let number = self.reduce(wide);
-        let n = &self.modulus;
-        let (mut form, mut out) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
-        if let (Some(form), Some(out)) = (form.get_mut(..n.len()), out.get_mut(..n.len())) {
-            n.enter(form, self.cut(&number));
-            n.mul(out, form, &self.radix);
+        self.rows_of_form(rows, &self.form(wide));
+    }
+
+    /// The form for eight at a time of a number in Montgomery form for one.
+    pub(super) fn rows_of_form(&self, rows: &mut [Row], form: &[u64; LIMBS_MAX]) {
+        let mut out = Zeroizing::new([0; LIMBS_MAX]);
+        if let Some(out) = out.get_mut(..self.modulus.len()) {
+            self.modulus.mul(out, self.cut(form), &self.radix);
             Row::fill(rows, out);
         }
     }

@@ -93,6 +93,8 @@ pub struct Host {
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
     running: Vec<Running>,
+    /// What the kernel had dropped of sockets that are closed.
+    dropped_before: u64,
     /// Of `p4dra-classic`, and the interfaces that it is on; `None`: nothing is heard.
     p4dra_asker: Option<(P4draAsker, Vec<u32>)>,
     /// Devices are asked from the sockets that they are heard by, one for each address; `None`: nothing is heard.
@@ -121,6 +123,13 @@ impl Waking {
             Self::Datagrams(socket) => socket.shut_down(),
             Self::Frames(socket) => socket.shut_down(),
         }
+    }
+
+    fn kernel_drops(&self) -> u64 {
+        socket::kernel_drops(match self {
+            Self::Datagrams(socket) => socket.raw_fd(),
+            Self::Frames(socket) => socket.raw_fd(),
+        })
     }
 }
 
@@ -197,6 +206,7 @@ impl Host {
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
+            dropped_before: 0,
             p4dra_asker: None,
             asker: None,
             failure: None,
@@ -330,6 +340,7 @@ impl Host {
         for running in &self.running {
             running.socket.shut_down();
         }
+        self.dropped_before = self.kernel_drops();
         for running in self.running.drain(..) {
             let ended = match running.thread.join() {
                 Ok(Ok(())) => continue,
@@ -338,6 +349,11 @@ impl Host {
             };
             self.failure.get_or_insert(ended);
         }
+    }
+
+    fn kernel_drops(&self) -> u64 {
+        let running = self.running.iter().map(|running| running.socket.kernel_drops());
+        self.dropped_before + running.sum::<u64>()
     }
 
     /// The verifier, to run it without sockets.
@@ -435,7 +451,10 @@ impl StoreBacked for Host {
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
-        let mut sum = Counters::default();
+        let mut sum = Counters {
+            kernel_drops: self.kernel_drops(),
+            ..Counters::default()
+        };
         self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
         Ok(sum)
     }

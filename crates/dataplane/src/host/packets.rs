@@ -99,6 +99,10 @@ impl PacketSocket {
         }
     }
 
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
     /// Wakes the thread that waits, for the last time.
     pub(super) fn shut_down(&self) {
         let one = 1u64;

@@ -128,6 +128,7 @@ pub struct Node {
     /// Somebody waits for a place, and nobody could leave when that was last tried.
     is_stuck: bool,
     events_lost: u64,
+    kernel_drops: u64,
     /// Devices without rows in the registry, and without room, when the log was told last.
     told: (u64, u64),
     /// What happened, for the audit record.
@@ -183,6 +184,7 @@ impl Node {
             reclaim_due_ns: None,
             is_stuck: false,
             events_lost: 0,
+            kernel_drops: 0,
             told: (0, 0),
             trail: Trail::default(),
             stopping: false,
@@ -408,6 +410,7 @@ impl Node {
         let counted = self.plane.counters();
         if let Ok(counters) = &counted {
             self.trail.counters(counters, false);
+            self.tell_kernel_drops(counters.kernel_drops);
         }
         match counted {
             Ok(counters) if counters.events_lost > self.events_lost => {
@@ -420,6 +423,17 @@ impl Node {
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the counters cannot be read"),
+        }
+    }
+
+    /// Says so when the kernel has dropped packets since it was looked at last.
+    fn tell_kernel_drops(&mut self, kernel_drops: u64) {
+        if kernel_drops > self.kernel_drops {
+            tracing::warn!(
+                dropped = kernel_drops - self.kernel_drops,
+                "kernel dropped packets before the data plane saw them: receive buffer full"
+            );
+            self.kernel_drops = kernel_drops;
         }
     }
 

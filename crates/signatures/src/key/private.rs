@@ -7,7 +7,7 @@ use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair};
-use linewarden_arithmetic::rsa::{Fault, RsaPrivate};
+use linewarden_arithmetic::rsa::{BLINDING_BYTES, Fault, RsaPrivate};
 use zeroize::Zeroizing;
 
 use super::public::{Material, PublicKey, PublicKeyError};
@@ -254,5 +254,7 @@ fn rsa_private(document: &[u8]) -> Result<RsaPrivate, PrivateKeyError> {
         key.coefficient,
     ];
     let [p, q, dp, dq, qinv] = numbers.each_ref().map(|number| number.as_bytes());
-    RsaPrivate::new(p, q, dp, dq, qinv).map_err(|error| PublicKeyError::from(error).into())
+    let mut random = Zeroizing::new([0; BLINDING_BYTES]);
+    getrandom::fill(&mut random[..]).map_err(PrivateKeyError::Entropy)?;
+    RsaPrivate::new(p, q, dp, dq, qinv, &random).map_err(|error| PublicKeyError::from(error).into())
 }

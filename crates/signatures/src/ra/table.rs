@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use linewarden_arithmetic::Backend;
 use linewarden_arithmetic::rsa::{self, Fault, product_eight};
+use linewarden_arithmetic::{Backend, wiped};
 use zeroize::Zeroizing;
 
 use super::EIGHT;
@@ -42,7 +42,9 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, row: usize, signature: &[u8]) -> Result<(), Fault> {
-        self.rows.set(row, self.public.rsa(), signature)
+        // More than setting a row uses.
+        const STACK_BYTES: usize = 16 << 10;
+        wiped::<STACK_BYTES, _>(|| self.rows.set(row, self.public.rsa(), signature))
     }
 
     /// The rows as they are kept in files: big-endian numbers one behind the other.

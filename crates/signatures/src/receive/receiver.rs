@@ -85,6 +85,7 @@ pub struct Receiver {
     revoked: Revocations,
     window: Window,
     replays: ReplayMemory,
+    p256_low_s: bool,
 }
 
 impl Receiver {
@@ -97,7 +98,15 @@ impl Receiver {
             signers,
             revoked,
             window,
+            p256_low_s: false,
         }
+    }
+
+    /// Whether ECDSA signatures are refused whose s is in the upper half; unless asked, they are not, since signers of other systems make
+    /// them. Both forms of a signature are one message: the second one is a replay.
+    #[must_use]
+    pub fn with_p256_low_s(self, p256_low_s: bool) -> Self {
+        Self { p256_low_s, ..self }
     }
 
     /// Lets what is computed ahead for signers take so many bytes together from now on: RA's hashed components, and multiples of points.
@@ -153,7 +162,7 @@ impl Receiver {
         if self.replays.contains(self.name(key, &envelope)) {
             return Err(Refusal::Replayed);
         }
-        range::check(key, envelope.signature)?;
+        range::check(key, envelope.signature, self.p256_low_s)?;
         let form = Form::from(&envelope);
         Ok(Checked::assertion(Arc::clone(key), form, digits, bytes))
     }

@@ -12,6 +12,8 @@ pub struct Config {
     pub queue: QueueLimits,
     /// Of immediate messages.
     pub quotas: QuotaLimits,
+    /// When waiting jobs of strangers take so much lane time, the core counts as crowded ([`Core::is_crowded`](super::Core::is_crowded)).
+    pub crowded: Span,
     /// Messages that are remembered at least, to recognise copies.
     pub recent: usize,
     /// How long they are, at least; at most twice as long.
@@ -41,6 +43,7 @@ impl Default for Config {
                 attempts_max: 3,
             },
             quotas: QuotaLimits {
+                token: Span::from_micros(250),
                 source: Rate {
                     burst: 10,
                     interval: Span::from_millis(100),
@@ -49,9 +52,12 @@ impl Default for Config {
                     burst: 100,
                     interval: Span::from_millis(1),
                 },
+                wrong: 4,
+                wrong_max: 256,
                 sources: 65_536,
                 memory: Span::from_millis(60_000),
             },
+            crowded: Span::from_millis(50),
             recent: 65_536,
             recent_memory: Span::from_millis(2_000),
             slice: Span::from_micros(100),

@@ -80,8 +80,12 @@ impl ShedCounts {
     }
 
     pub(crate) fn count(&mut self, why: Shed) {
+        self.add(why, 1);
+    }
+
+    pub(crate) fn add(&mut self, why: Shed, jobs: u64) {
         if let Some(count) = self.0.get_mut(why as usize) {
-            *count += 1;
+            *count += jobs;
         }
     }
 }

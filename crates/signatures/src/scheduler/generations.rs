@@ -52,17 +52,16 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
             .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
     }
 
-    /// Whether a key is here; it then counts as put in now.
-    pub(super) fn renew(&mut self, key: K, now: Time) -> bool {
+    /// What belongs to a key, if it is here; it then counts as put in now.
+    pub(super) fn renew(&mut self, key: K, now: Time) -> Option<&mut V>
+    where
+        K: Copy,
+    {
         self.turn(now);
-        if self.young.contains_key(&key) {
-            return true;
-        }
-        let old = self.old.remove(&key);
-        old.is_some_and(|value| {
+        if let Some(value) = self.old.remove(&key) {
             self.young.insert(key, value);
-            true
-        })
+        }
+        self.young.get_mut(&key)
     }
 
     /// What belongs to a key, which gets no younger by that.
@@ -153,11 +152,11 @@ mod tests {
         assert_eq!(map.get_mut(&100, at(0)), None);
         for key in 200..300 {
             map.insert(key, key, at(0));
-            assert!(map.renew(7, at(0)));
+            assert!(map.renew(7, at(0)).is_some());
             assert_eq!(map.get(&7, at(0)), Some(&70));
         }
         assert!(
-            !map.renew(100, at(0)) && !holds(&mut map, 100, 0),
+            map.renew(100, at(0)).is_none() && !holds(&mut map, 100, 0),
             "what is gone is not made again"
         );
         assert_eq!(*map.touch(100, at(0), || 1), 1);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU128;
 
 use super::class::Class;
-use super::time::Time;
+use super::time::{Span, Time};
 pub use crate::message::Priority;
 
 /// Something for each priority.
@@ -56,6 +56,9 @@ impl Fingerprint {
     }
 }
 
+/// The work of an ordinary message of a class: one for which all is computed ahead that can be.
+pub const ORDINARY_WORK: u32 = 1_000;
+
 /// What the scheduler knows of a job. It never looks into the message itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meta {
@@ -65,6 +68,10 @@ pub struct Meta {
     pub priority: Priority,
     /// As the receiver says.
     pub source: Source,
+    /// The source and the signer that the message names, together: an accepted message makes this pair known, and no other.
+    pub sender: Source,
+    /// The lane time that it takes, in thousandths of what an ordinary message of the class takes ([`ORDINARY_WORK`]).
+    pub work: u32,
     /// When it was received; one in the future counts as now.
     pub arrived: Time,
     /// When the result is wanted; later is counted as missed, and is still delivered.
@@ -76,12 +83,14 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Without deadline, expiry and fingerprint.
+    /// Of ordinary work, of a source that signs itself, without deadline, expiry and fingerprint.
     pub const fn new(class: Class, priority: Priority, source: Source, arrived: Time) -> Self {
         Self {
             class,
             priority,
             source,
+            sender: source,
+            work: ORDINARY_WORK,
             arrived,
             deadline: Time::NEVER,
             expires: Time::NEVER,
@@ -124,8 +133,10 @@ pub struct Ticket {
     pub level: Priority,
     /// Batches that it was in and whose lane was lost.
     pub attempts: u8,
-    /// Nothing of its source had been found valid when it came.
+    /// Nothing of its sender had been found valid when it came.
     pub stranger: bool,
+    /// The lane time that it takes, as it was estimated when it came.
+    pub cost: Span,
 }
 
 /// Jobs of one class for one run of one lane: `tickets[i]` belongs to `payloads[i]`.
@@ -138,6 +149,8 @@ pub struct Batch<J> {
     pub tickets: Vec<Ticket>,
     /// What the lane works on.
     pub payloads: Vec<J>,
+    /// The sum of the jobs' work.
+    work: u64,
 }
 
 impl<J> Batch<J> {
@@ -147,7 +160,13 @@ impl<J> Batch<J> {
             class,
             tickets: Vec::new(),
             payloads: Vec::new(),
+            work: 0,
         }
+    }
+
+    /// The work of all jobs, in ordinary ones.
+    pub fn work(&self) -> f64 {
+        self.work as f64 / f64::from(ORDINARY_WORK)
     }
 
     /// Jobs in it.
@@ -161,8 +180,38 @@ impl<J> Batch<J> {
     }
 
     pub(super) fn push(&mut self, ticket: Ticket, payload: J) {
+        self.work += u64::from(ticket.meta.work);
         self.tickets.push(ticket);
         self.payloads.push(payload);
+    }
+
+    /// Takes all jobs out.
+    pub(super) fn clear(&mut self) {
+        self.tickets.clear();
+        self.payloads.clear();
+        self.work = 0;
+    }
+}
+
+/// How much a batch may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Room {
+    /// Jobs at most.
+    pub(super) jobs: usize,
+    /// The sum of their work at most, in thousandths; of a single job, any.
+    pub(super) work: u64,
+}
+
+impl Room {
+    /// For so many jobs of any work.
+    pub(super) const fn of_jobs(jobs: usize) -> Self {
+        Self { jobs, work: u64::MAX }
+    }
+
+    /// Whether a batch may take one more job of this work.
+    pub(super) fn has_room<J>(self, batch: &Batch<J>, next: &Ticket) -> bool {
+        let work = batch.work.saturating_add(next.meta.work.into());
+        batch.len() < self.jobs && (batch.is_empty() || work <= self.work)
     }
 }
 
@@ -215,6 +264,8 @@ sheds! {
     LanesFailed = 4, "lanes_failed";
     /// No lane can do its class.
     NoLane = 5, "no_lane";
+    /// Messages of unknown senders wait for longer than a bound, and its source has sent invalid ones or is one of many new ones.
+    Crowded = 6, "crowded";
 }
 
 impl Shed {

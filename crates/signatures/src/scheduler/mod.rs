@@ -51,7 +51,8 @@ pub use self::core::{Attention, Core, CoreError, Decisions, Event, Start};
 pub use self::counters::{Counters, ShedCounts};
 pub use self::dedup::FingerprintKey;
 pub use self::job::{
-    Batch, Dropped, Fingerprint, Job, Meta, Outcome, PerPriority, Priority, Shed, Source, Ticket,
+    Batch, Dropped, Fingerprint, Job, Meta, ORDINARY_WORK, Outcome, PerPriority, Priority, Shed, Source,
+    Ticket,
 };
 pub use self::lane::{LaneId, LaneKind, LaneSpec};
 pub use self::latency::LatencyBook;

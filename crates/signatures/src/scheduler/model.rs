@@ -170,12 +170,11 @@ impl Estimate {
         self.line
     }
 
-    /// A batch of n jobs took so long.
-    pub fn observe(&mut self, jobs: usize, took: Span) {
-        if jobs == 0 {
+    /// A batch of the work of n ordinary jobs took so long.
+    pub fn observe(&mut self, n: f64, took: Span) {
+        if n <= 0.0 {
             return;
         }
-        let n = jobs as f64;
         let predicted = self.line.seconds(n);
         let t = took
             .as_secs_f64()
@@ -282,7 +281,7 @@ mod tests {
             let mut estimate = Estimate::new(Line::new(Span::from_millis(3), 500e3));
             for _ in 0..300 {
                 let jobs = 1 + dice.below(5_000) as usize;
-                estimate.observe(jobs, noisy(dice, gpu(), jobs));
+                estimate.observe(jobs as f64, noisy(dice, gpu(), jobs));
             }
             assert!(close(estimate.line(), gpu(), 0.2), "{estimate:?}");
         });
@@ -294,7 +293,7 @@ mod tests {
         let slow = gpu().scaled(10.0);
         for turn in 0..200 {
             let jobs = 100 + (turn * 97) % 4_000;
-            estimate.observe(jobs, slow.time(jobs));
+            estimate.observe(jobs as f64, slow.time(jobs));
         }
         assert!(close(estimate.line(), slow, 0.05), "{estimate:?}");
     }
@@ -302,8 +301,8 @@ mod tests {
     #[test]
     fn one_stall_moves_it_little() {
         let mut estimate = Estimate::new(gpu());
-        (0..50).for_each(|turn| estimate.observe(500 + turn, gpu().time(500 + turn)));
-        estimate.observe(500, gpu().time(500).times(1_000));
+        (0..50).for_each(|turn| estimate.observe((500 + turn) as f64, gpu().time(500 + turn)));
+        estimate.observe(500.0, gpu().time(500).times(1_000));
         assert!(close(estimate.line(), gpu(), 0.06), "{estimate:?}");
     }
 
@@ -311,7 +310,7 @@ mod tests {
     fn batches_of_one_size_keep_the_calibrated_shape() {
         let mut estimate = Estimate::new(gpu());
         let slow = gpu().scaled(3.0);
-        (0..200).for_each(|_| estimate.observe(1_000, slow.time(1_000)));
+        (0..200).for_each(|_| estimate.observe(1_000.0, slow.time(1_000)));
         assert!(close(estimate.line(), slow, 0.02), "{estimate:?}");
     }
 
@@ -325,7 +324,7 @@ mod tests {
             for _ in 0..200 {
                 let magnitude = dice.below(50);
                 let took = Span::from_nanos(dice.below(1 << magnitude));
-                estimate.observe(dice.below(100_000) as usize, took);
+                estimate.observe(dice.below(100_000) as f64, took);
                 let Line {
                     overhead_s,
                     per_job_s,

@@ -25,6 +25,11 @@ impl Time {
         self.0
     }
 
+    /// So long before; the epoch, if that is before it.
+    pub const fn before(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
     /// How long ago `earlier` was; nothing if it is yet to come.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))

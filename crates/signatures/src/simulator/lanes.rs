@@ -14,6 +14,8 @@ pub struct SimLane {
     pub truth: PerClass<Option<Line>>,
     /// A batch takes up to so much more or less than the truth (0.1: a tenth), evenly distributed.
     pub scatter: f64,
+    /// What waking it takes when it is idle.
+    pub wake: Span,
     /// When it is lost, sorted and apart.
     pub outages: Vec<Outage>,
 }
@@ -35,6 +37,7 @@ impl SimLane {
             spec,
             truth,
             scatter: 0.05,
+            wake: Span::ZERO,
             outages: Vec::new(),
         }
     }
@@ -59,11 +62,11 @@ impl SimLane {
         self
     }
 
-    /// What a batch takes that begins now. None: it cannot do that.
-    pub(super) fn takes(&self, class: Class, jobs: usize, random: &mut Random) -> Option<Span> {
+    /// What a batch of the work of so many ordinary jobs takes that begins now. None: it cannot do that.
+    pub(super) fn takes(&self, class: Class, work: f64, random: &mut Random) -> Option<Span> {
         let line = (*self.truth.of(class))?;
         let factor = 1.0 + self.scatter * (2.0 * random.unit() - 1.0);
-        Some(Span::from_secs_f64(line.seconds(jobs as f64) * factor))
+        Some(Span::from_secs_f64(line.seconds(work) * factor))
     }
 
     /// When work of this time fails, if it does.
@@ -161,11 +164,11 @@ mod tests {
             * 2.0;
         for _ in 0..100 {
             let took = lane
-                .takes(Class::RSA_VERIFY, 1_000, &mut random)
+                .takes(Class::RSA_VERIFY, 1_000.0, &mut random)
                 .unwrap()
                 .as_secs_f64();
             assert!((truth * 0.949..truth * 1.051).contains(&took));
         }
-        assert_eq!(lane.takes(Class::RSA3072_VERIFY, 1, &mut random), None);
+        assert_eq!(lane.takes(Class::RSA3072_VERIFY, 1.0, &mut random), None);
     }
 }

@@ -9,10 +9,12 @@
 //! [`compare`](compare()) runs one trace under all policies, [`capacity`] finds how much of a growing demand
 //! one bears.
 //!
-//! Not simulated: the costs of the scheduler itself, of waking threads and of moving messages; memory; clocks
-//! that change within a run. A batch's time is a line in its size, without the steps of a kernel's waves.
+//! Not simulated: the costs of the scheduler itself, of waking threads (but for [`SimLane::wake`]) and of moving
+//! messages; the receiver's own thread; memory; clocks that change within a run. A batch's time is a line in its size, without the steps of a kernel's waves.
 
 mod compare;
+#[cfg(test)]
+mod floods;
 mod lanes;
 mod ledger;
 mod random;

@@ -121,6 +121,8 @@ struct Run<'a> {
     /// What ends when, in the order in which it began.
     ends: BinaryHeap<Reverse<(Time, u64, LaneId, End)>>,
     begun: u64,
+    /// The lane that has ended what it did, last, and when.
+    ended: Option<(LaneId, Time)>,
     work: Vec<Option<Start<usize>>>,
     random: Random,
     ledger: Ledger,
@@ -147,6 +149,7 @@ impl<'a> Run<'a> {
             next: 0,
             ends: BinaryHeap::new(),
             begun: 0,
+            ended: None,
             work,
             random: Random::new(plan.seed),
             ledger: Ledger::new(trace.len()),
@@ -197,6 +200,8 @@ impl<'a> Run<'a> {
         {
             let budget = self.plan.budgets.of(record.priority);
             let mut meta = Meta::new(record.class, record.priority, record.source, arrival(record));
+            meta.sender = record.sender();
+            meta.work = record.work;
             meta.deadline = meta.arrived + budget.deadline;
             meta.expires = meta.arrived + budget.expires;
             jobs.push(Job {
@@ -229,15 +234,19 @@ impl<'a> Run<'a> {
         };
         let refill = self.plan.config.masks.map(|masks| masks.refill);
         let took = match &start {
-            Start::Run(batch) => sim.takes(batch.class, batch.len(), &mut self.random),
-            Start::Refill(count) => refill.and_then(|class| sim.takes(class, *count, &mut self.random)),
+            Start::Run(batch) => sim.takes(batch.class, batch.work(), &mut self.random),
+            Start::Refill(count) => {
+                refill.and_then(|class| sim.takes(class, *count as f64, &mut self.random))
+            }
             Start::Probe => Some(Span::from_micros(1)),
         };
         let took = took.ok_or(SimError::NotCapable(lane))?;
         if let Start::Run(batch) = &start {
             self.note(2, lane.0 as u64, batch.len() as u64);
         }
-        let until = self.now + took;
+        // A lane that has just done something needs not be woken.
+        let idle = self.ended != Some((lane, self.now));
+        let until = self.now + took + if idle { sim.wake } else { Span::ZERO };
         let (at, end) = match sim.fails(self.now, until) {
             Some(at) => (at, End::Lost),
             None => (until, End::Done(took)),
@@ -255,6 +264,7 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         let start = self.work.get_mut(lane.0).and_then(Option::take);
+        self.ended = Some((lane, self.now));
         let usage = self.lanes.get_mut(lane.0);
         match (start, end) {
             (Some(Start::Run(batch)), End::Done(took)) => {

@@ -7,7 +7,7 @@ use crate::scheduler::{Class, Priority, Source};
 /// Records that are read at most.
 pub const RECORDS_MAX: usize = 1 << 26;
 /// The first line of a trace file.
-pub const HEADER: &str = "arrival_us,source,priority,class,valid,bytes";
+pub const HEADER: &str = "arrival_us,source,signer,priority,class,valid,bytes,work";
 
 /// One message that arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,8 @@ pub struct Record {
     pub arrival_us: u64,
     /// Who it says it comes from.
     pub source: Source,
+    /// Whom it names as its signer.
+    pub signer: u64,
     /// How urgent it says it is.
     pub priority: Priority,
     /// What is to be done with it.
@@ -24,6 +26,16 @@ pub struct Record {
     pub valid: bool,
     /// Its length.
     pub bytes: u32,
+    /// The lane time that it takes ([`Meta::work`](crate::scheduler::Meta::work)).
+    pub work: u32,
+}
+
+impl Record {
+    /// The source together with the signer.
+    pub(super) fn sender(&self) -> Source {
+        // Odd, so that signers of a source differ.
+        Source(self.source.0 ^ self.signer.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
 }
 
 /// Why a trace could not be read.
@@ -39,7 +51,7 @@ pub enum TraceError {
         found: String,
     },
     /// A line has another number of fields.
-    #[error("trace, line {line}: {found} fields, a record has 6")]
+    #[error("trace, line {line}: {found} fields, a record has 8")]
     Fields {
         /// Counted from 1.
         line: usize,
@@ -76,14 +88,20 @@ pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
     for Record {
         arrival_us,
         source,
+        signer,
         priority,
         class,
         valid,
         bytes,
+        work,
     } in trace
     {
-        let (priority, class, valid) = (priority.number(), class.number(), u8::from(*valid));
-        writeln!(to, "{arrival_us},{},{priority},{class},{valid},{bytes}", source.0)?;
+        let (source, priority) = (source.0, priority.number());
+        let (class, valid) = (class.number(), u8::from(*valid));
+        writeln!(
+            to,
+            "{arrival_us},{source},{signer},{priority},{class},{valid},{bytes},{work}"
+        )?;
     }
     Ok(())
 }
@@ -117,7 +135,7 @@ pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
 
 fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
     let fields: Vec<&str> = text.split(',').collect();
-    let &[arrival_us, source, priority, class, valid, bytes] = fields.as_slice() else {
+    let &[arrival_us, source, signer, priority, class, valid, bytes, work] = fields.as_slice() else {
         return Err(TraceError::Fields {
             line,
             found: fields.len(),
@@ -140,10 +158,12 @@ fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
     Ok(Record {
         arrival_us: number("arrival_us", arrival_us, u64::MAX / 1_000)?,
         source: Source(number("source", source, u64::MAX)?),
+        signer: number("signer", signer, u64::MAX)?,
         priority: Priority::new(number("priority", priority, u64::from(Priority::LEAST.number()))? as u8),
         class: Class::new(class_number).ok_or_else(no_class)?,
         valid: number("valid", valid, 1)? == 1,
         bytes: number("bytes", bytes, u64::from(u32::MAX))? as u32,
+        work: number("work", work, u64::from(u32::MAX))? as u32,
     })
 }
 
@@ -160,10 +180,12 @@ mod tests {
         let record = |arrival_us, valid| Record {
             arrival_us,
             source: Source(u64::MAX),
+            signer: 5,
             priority: Priority::LEAST,
             class: Class::RA_VERIFY,
             valid,
             bytes: 288,
+            work: 8_400,
         };
         let trace = [record(0, true), record(0, false), record(u64::MAX / 1_000, true)];
         let mut text = Vec::new();
@@ -172,7 +194,7 @@ mod tests {
         assert!(
             String::from_utf8(text)
                 .unwrap()
-                .contains("\n0,18446744073709551615,7,2,0,288\n")
+                .contains("\n0,18446744073709551615,5,7,2,0,288,8400\n")
         );
     }
 
@@ -182,12 +204,12 @@ mod tests {
             ("1,2,3,4,1", "line 2: 5 fields"),
             ("1,2,3,4,1,5,6", "line 2: 7 fields"),
             ("", "line 2: 1 fields"),
-            ("1,2,8,4,1,5", "line 2: priority is \"8\""),
-            ("1,2,7,20,1,5", "line 2: class is \"20\""),
-            ("1,2,7,4,2,5", "line 2: valid is \"2\""),
-            ("1,2,7,4,1,4294967296", "line 2: bytes is"),
-            ("-1,2,7,4,1,5", "line 2: arrival_us is \"-1\""),
-            ("2,2,7,4,1,5\n1,2,7,4,1,5", "line 3: arrives before"),
+            ("1,2,0,8,4,1,5,1000", "line 2: priority is \"8\""),
+            ("1,2,0,7,20,1,5,1000", "line 2: class is \"20\""),
+            ("1,2,0,7,4,2,5,1000", "line 2: valid is \"2\""),
+            ("1,2,0,7,4,1,4294967296,1000", "line 2: bytes is"),
+            ("-1,2,0,7,4,1,5,1000", "line 2: arrival_us is \"-1\""),
+            ("2,2,0,7,4,1,5,1000\n1,2,0,7,4,1,5,1000", "line 3: arrives before"),
         ] {
             let error = read_text(&format!("{HEADER}\n{rows}\n")).unwrap_err();
             assert!(error.contains(message), "{rows:?}: {error}");

@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::trace::Record;
-use crate::scheduler::{Class, Priority, Source};
+use crate::scheduler::{Class, ORDINARY_WORK, Priority, Source};
 
 const MICROS: f64 = 1e6;
 
@@ -183,14 +183,16 @@ fn stream(
 impl Stretch {
     fn record(&self, at_s: f64, source: u64, priority: Priority, bytes: u32) -> Record {
         let arrival_us = (at_s * MICROS) as u64;
-        let source = Source(self.first_source + source);
+        let source = self.first_source + source;
         Record {
             arrival_us,
-            source,
+            signer: source,
+            source: Source(source),
             priority,
             class: self.class,
             valid: true,
             bytes,
+            work: ORDINARY_WORK,
         }
     }
 }

@@ -21,6 +21,7 @@ use linewarden_signatures::scheduler::{
 };
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::service::{Delivery, Lanes, Service};
+use linewarden_signatures::udp::Datagram;
 
 use crate::common::{NOW, receiver_of, stamp};
 
@@ -456,7 +457,11 @@ fn signers_with_places(scheme: Scheme, unplaced: Class) {
     let mut send = |key: &PrivateKey, numbers: std::ops::Range<u8>, good: bool, to_device: bool| {
         for number in numbers {
             let datagram = datagram_of(key, number, good);
-            service.take(&datagram, "192.0.2.1:5000".parse().unwrap());
+            service.take(&Datagram {
+                bytes: &datagram,
+                sender: "192.0.2.1:5000".parse().unwrap(),
+                queued: std::time::Duration::ZERO,
+            });
             sent += 1;
             on_device += usize::from(to_device);
         }

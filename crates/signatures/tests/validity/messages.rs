@@ -138,6 +138,31 @@ fn every_scheme_has_messages_that_hold_and_some_that_do_not() {
     }
 }
 
+/// A policy of the receiver, and of no lane.
+#[test]
+fn a_receiver_that_asks_for_low_s_refuses_the_other_half() {
+    let (receiver, vectors) = vectors();
+    let receiver = receiver.with_p256_low_s(true);
+    let of_p256 = vectors
+        .into_iter()
+        .filter(|vector| vector.scheme == Scheme::EcdsaP256);
+    let mut refused = 0;
+    for Vector {
+        what, bytes, verdict, ..
+    } in of_p256
+    {
+        let screened = receiver.screen(bytes, NOW).map(drop);
+        if what == curves::HIGH_S {
+            assert_eq!(screened, Err(Refusal::Malleable));
+            assert_eq!(verdict, Verdict::Holds(true));
+            refused += 1;
+        } else if verdict == Verdict::Holds(true) {
+            assert_eq!(screened, Ok(()), "{what}");
+        }
+    }
+    assert_eq!(refused, 4, "one of each key");
+}
+
 #[test]
 fn each_lane_of_a_processor_has_the_same_verdict() {
     let mut one = OneByOne::default();

@@ -8,7 +8,7 @@ use linewarden_arithmetic::p256::{self, KnownPoint, PointError, PublicPoint, Req
 use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 
-use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::Refusal::{self, Everybody, Nobody};
 use crate::devices;
 use crate::plain::{Group, inverse, number, subtract, to_be};
 
@@ -16,7 +16,7 @@ use crate::plain::{Group, inverse, number, subtract, to_be};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
-    /// `s > n / 2`: as valid as n - s.
+    /// `s > n / 2`: as valid as n - s, unless a receiver asks for the lower half.
     HighS,
     /// The greatest s that is low, or the smallest.
     ExtremeS,
@@ -50,6 +50,7 @@ impl Tag {
     fn refused_by(self) -> Refusal {
         match self {
             Self::Ordinary
+            | Self::HighS
             | Self::ExtremeS
             | Self::XAboveOrder
             | Self::ExtremeR
@@ -57,7 +58,6 @@ impl Tag {
             | Self::DigestAboveOrder
             | Self::SmallKey
             | Self::EqualSummands => Nobody,
-            Self::HighS => Us,
             Self::XWrapped
             | Self::Zero
             | Self::AboveOrder

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::lane::Eight;
-use linewarden_signatures::message::{MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use linewarden_signatures::message::{
+    Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned,
+};
 use linewarden_signatures::ra::{Digits, Layout, Mask, RaPrivate, Table};
 use linewarden_signatures::receive::{
     Checked, KEY_MEMORY_DEFAULT_BYTES, Receiver, ReplayMemory, Signers, Window,
@@ -82,6 +84,38 @@ fn ra(key: &PrivateKey) -> Result<&RaPrivate, BenchError> {
     key.ra().ok_or_else(|| broken("a key of RA is none"))
 }
 
+/// Signs at a time; with RA by a private operation, with a mask's name that was never used.
+pub(super) fn sign_at(
+    key: &PrivateKey,
+    name: &[u8; MASK_NAME_BYTES],
+    stamp: Stamp,
+    payload: &[u8],
+) -> Result<Vec<u8>, BenchError> {
+    let draft = draft(key, stamp, payload)?;
+    let Some(ra) = key.ra() else {
+        let signed = key.sign_plainly(draft).map_err(broken)?;
+        return signed.ok_or_else(|| broken("a plain key does not sign"));
+    };
+    let layout = ra.public().layout();
+    let digits = layout
+        .digits(stamp, PayloadKind::Opaque, payload)
+        .map_err(broken)?;
+    let signature = ra.sign(name, &digits).map_err(broken)?;
+    Ok(draft.with_mask(name, &signature))
+}
+
+fn draft(key: &PrivateKey, stamp: Stamp, payload: &[u8]) -> Result<Draft, BenchError> {
+    let public = key.public();
+    let unsigned = Unsigned {
+        scheme: public.scheme(),
+        key_id: public.id(),
+        stamp,
+        kind: PayloadKind::Opaque,
+        payload,
+    };
+    unsigned.encode().ok_or_else(|| broken("too long a payload"))
+}
+
 /// A key of a plain scheme.
 pub(super) struct Plain(PrivateKey);
 
@@ -147,16 +181,7 @@ fn by_turns(
 }
 
 fn sign(key: &PrivateKey, table: Option<&Table>, payload: &[u8]) -> Result<Vec<u8>, BenchError> {
-    let kind = PayloadKind::Opaque;
-    let public = key.public();
-    let unsigned = Unsigned {
-        scheme: public.scheme(),
-        key_id: public.id(),
-        stamp: stamp(),
-        kind,
-        payload,
-    };
-    let draft = unsigned.encode().ok_or_else(|| broken("too long a payload"))?;
+    let draft = draft(key, stamp(), payload)?;
     let Some(table) = table else {
         let signed = key.sign_plainly(draft).map_err(broken)?;
         return signed.ok_or_else(|| broken("a plain key does not sign"));
@@ -164,7 +189,7 @@ fn sign(key: &PrivateKey, table: Option<&Table>, payload: &[u8]) -> Result<Vec<u
     let digits = table
         .public()
         .layout()
-        .digits(stamp(), kind, payload)
+        .digits(stamp(), PayloadKind::Opaque, payload)
         .map_err(broken)?;
     let mask = ra(key)?.masks(&names(1)?).map_err(broken)?.pop();
     let mask = mask.ok_or_else(|| broken("no mask was made"))?;

@@ -6,6 +6,7 @@
 //! | [`end_to_end`] | a message from signer to receiver: the thesis' Table 1 (needs [`cpu`], which it runs) |
 //! | [`batches`] | the stages of Rapid Authentication by batch, by threads, and by threads and a GPU at once: the thesis' Figures 3 to 11 |
 //! | [`scheduler`] | the real engine: immediate messages under load, two lanes against one |
+//! | [`floods`] | immediate messages under floods of invalid ones, from the kernel to the verdict |
 //! | [`simulator`] | the scheduler in virtual time with this machine's rates: policies, crossroads, grid, bursts, floods |
 //! | [`gpu`] | the GPU's rates, if there is one; rows are pending where there is none |
 //! | [`figures`] | the pictures |
@@ -17,6 +18,7 @@ pub mod batches;
 pub mod cpu;
 pub mod end_to_end;
 pub mod figures;
+pub mod floods;
 pub mod gpu;
 mod keys;
 pub mod scheduler;
@@ -52,6 +54,8 @@ pub struct Size {
     pub batches: &'static [usize],
     /// Length of a run of the engine, ms.
     pub engine_ms: u64,
+    /// Length of a flood and what comes before it, ms.
+    pub flood_ms: u64,
     /// Length of the simulator's traces, ms.
     pub trace_ms: u64,
 }
@@ -68,6 +72,7 @@ impl Size {
         over_rsa3072: Some(32),
         batches: &[1, 2, 4, 8, 16, 32, 96, 224, 512, 1_024, 2_048, 4_096, 8_160],
         engine_ms: 4_000,
+        flood_ms: 8_000,
         trace_ms: 400,
     };
     /// Some seconds, to see that it works.
@@ -81,6 +86,7 @@ impl Size {
         over_rsa3072: None,
         batches: &[1, 8, 96],
         engine_ms: 50,
+        flood_ms: 200,
         trace_ms: 200,
     };
 }
@@ -94,6 +100,8 @@ pub enum Part {
     Batches,
     /// [`scheduler`]
     Scheduler,
+    /// [`floods`]
+    Floods,
     /// [`simulator`]
     Simulator,
     /// [`gpu`]
@@ -102,10 +110,11 @@ pub enum Part {
 
 impl Part {
     /// All, in the order in which they are run.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Cpu,
         Self::Batches,
         Self::Scheduler,
+        Self::Floods,
         Self::Simulator,
         Self::Gpu,
     ];
@@ -117,6 +126,7 @@ impl Part {
             Self::Cpu => "cpu",
             Self::Batches => "batches",
             Self::Scheduler => "scheduler",
+            Self::Floods => "floods",
             Self::Simulator => "simulator",
             Self::Gpu => "gpu",
         }
@@ -145,6 +155,7 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
             }
             (Part::Batches, Some(key)) => batches::rows(size, key, progress, &mut report)?,
             (Part::Scheduler, _) => scheduler::rows(size, progress, &mut report)?,
+            (Part::Floods, _) => floods::rows(size, progress, &mut report)?,
             (Part::Simulator, _) => simulator::rows(size, progress, &mut report.rows)?,
             (Part::Gpu, _) => gpu::rows(progress, &mut report)?,
             (Part::Cpu | Part::Batches, None) => {}

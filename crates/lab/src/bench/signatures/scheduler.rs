@@ -167,7 +167,7 @@ struct Felt {
     rest_per_s: f64,
 }
 
-fn widest() -> Box<dyn Lane<Checked>> {
+pub(super) fn widest() -> Box<dyn Lane<Checked>> {
     match Eight::widest() {
         Some(eight) => Box::new(eight),
         None => Box::new(OneByOne::default()),
@@ -175,7 +175,7 @@ fn widest() -> Box<dyn Lane<Checked>> {
 }
 
 /// A lane whose thread stays on one processor, from its first batch on.
-struct Pinned(Box<dyn Lane<Checked>>, Option<usize>);
+pub(super) struct Pinned(pub(super) Box<dyn Lane<Checked>>, pub(super) Option<usize>);
 
 impl Lane<Checked> for Pinned {
     fn run(
@@ -192,13 +192,13 @@ impl Lane<Checked> for Pinned {
 }
 
 /// The first and the last processor, if there are two.
-fn processors() -> Option<[usize; 2]> {
+pub(super) fn processors() -> Option<[usize; 2]> {
     let count = std::thread::available_parallelism().ok()?.get();
     (count > 1).then(|| [0, count - 1])
 }
 
 /// Keeps this thread on a processor. Where that is not allowed it moves as before, which costs no more than precision.
-fn stay_on(processor: usize) {
+pub(super) fn stay_on(processor: usize) {
     let _ = pin_task(0, processor);
 }
 

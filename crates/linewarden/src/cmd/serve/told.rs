@@ -202,14 +202,27 @@ pub fn tell_counters(output: Output, counters: &Counters) -> Result<(), Failure>
             verdict.description().trim().to_owned(),
         ]
     };
-    let rows = counters.nonzero().map(row).collect();
+    let mut rows: Vec<_> = counters.nonzero().map(row).collect();
+    if counters.kernel_drops > 0 {
+        let description = "dropped by the kernel: receive buffer full".to_owned();
+        rows.push(vec![
+            KERNEL_DROPS.to_owned(),
+            counters.kernel_drops.to_string(),
+            description,
+        ]);
+    }
     output.table(&["verdict", "packets", ""], &[1], rows)
 }
 
+/// Beside the verdicts: packets that had none, for no data plane has seen them.
+const KERNEL_DROPS: &str = "kernel_drops";
+
 fn as_json(counters: &Counters) -> serde_json::Value {
+    let drops = (KERNEL_DROPS.to_owned(), counters.kernel_drops.into());
     counters
         .nonzero()
         .map(|(verdict, count)| (verdict.name().to_owned(), count.into()))
+        .chain((counters.kernel_drops > 0).then_some(drops))
         .collect::<serde_json::Map<_, _>>()
         .into()
 }

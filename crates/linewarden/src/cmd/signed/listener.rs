@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use linewarden_signatures::udp::Inbox;
+use linewarden_signatures::udp::{Datagram, Inbox};
 use nix::net::if_::if_nametoindex;
 
 use super::outputs::Outputs;
@@ -19,6 +19,8 @@ pub struct Listener {
     inbox: Inbox,
     address: SocketAddr,
     joined: Option<Joined>,
+    /// What the kernel had dropped of inboxes before this one.
+    dropped_before: u64,
 }
 
 struct Joined {
@@ -52,7 +54,19 @@ impl Listener {
             inbox,
             address,
             joined,
+            dropped_before: 0,
         })
+    }
+
+    /// What the kernel keeps while this program is busy, in bytes.
+    pub fn buffer_bytes(&self) -> usize {
+        self.inbox.buffer_bytes()
+    }
+
+    /// Datagrams that the kernel has dropped, for want of room in that buffer.
+    pub fn kernel_drops(&self) -> Result<u64, Failure> {
+        let dropped = self.inbox.lost().map_err(Failure::failed)?;
+        Ok(self.dropped_before + dropped)
     }
 
     /// Where the kernel says that it listens.
@@ -60,14 +74,15 @@ impl Listener {
         self.inbox.address().map_err(Failure::failed)
     }
 
-    /// Waits for datagrams for a moment, and hands each to `each` with its sender. The kernel forgets who had joined a group on an interface
+    /// Waits for datagrams for a moment, and hands each to `each`. The kernel forgets who had joined a group on an interface
     /// that goes, and tells nobody: the group is joined anew on the one of the same name that comes.
-    pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(&[u8], SocketAddr)) -> Result<(), Failure> {
+    pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(Datagram<'_>)) -> Result<(), Failure> {
         if let Some(joined) = &mut self.joined
             && joined.look_at <= Instant::now()
         {
             joined.look_at = Instant::now() + LOOK;
             if let Some(inbox) = joined.look(self.address, outputs) {
+                self.dropped_before += self.inbox.lost().unwrap_or(0);
                 self.inbox = inbox;
             }
         }

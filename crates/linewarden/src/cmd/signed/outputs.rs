@@ -85,10 +85,10 @@ impl Outputs {
     }
 
     /// The counters so far.
-    pub fn report(&self, report: &Report) {
-        let counts = self.messages.counts();
-        self.event(&json(report, &counts, self.failed_reloads, "counters"));
-        for line in lines(report, &counts, self.failed_reloads) {
+    pub fn report(&self, report: &Report, kernel_drops: u64) {
+        let counts = self.counts(kernel_drops);
+        self.event(&json(report, &counts, "counters"));
+        for line in lines(report, &counts) {
             self.tell(line);
         }
     }
@@ -97,11 +97,11 @@ impl Outputs {
     ///
     /// # Errors
     /// Lines that have not arrived.
-    pub fn end(&self, report: &Report) -> Result<(), Failure> {
+    pub fn end(&self, report: &Report, kernel_drops: u64) -> Result<(), Failure> {
         self.messages.drain(Instant::now() + DRAIN);
         let until = Instant::now() + LAST_WORDS;
-        let counts = self.messages.counts();
-        let last = json(report, &counts, self.failed_reloads, "ended");
+        let counts = self.counts(kernel_drops);
+        let last = json(report, &counts, "ended");
         let written = |events: &Arc<Lines>| events.counts().written;
         let before = self.events.as_ref().map(written);
         self.event(&last);
@@ -111,7 +111,7 @@ impl Outputs {
             // Nobody reads them where they should be.
             self.told.push(last.to_string().into_bytes());
         }
-        for line in lines(report, &counts, self.failed_reloads) {
+        for line in lines(report, &counts) {
             self.tell(line);
         }
         self.told.drain(Instant::now() + LAST_WORDS);
@@ -120,10 +120,10 @@ impl Outputs {
                 return Err(Failure::failed(format!("{}: {what}", counted(count, "time"))));
             }
         }
-        match self.missing(&counts) {
+        match self.missing(&counts.lines) {
             0 => Ok(()),
             missing => {
-                let most = counts.failed.iter().max_by_key(|(_, count)| **count);
+                let most = counts.lines.failed.iter().max_by_key(|(_, count)| **count);
                 let why = most.map_or("nobody took them, or not as fast as they came", |(why, _)| why);
                 Err(Failure::failed(format!(
                     "--out {}: {} did not arrive: {why}",
@@ -131,6 +131,14 @@ impl Outputs {
                     counted(missing, "line")
                 )))
             }
+        }
+    }
+
+    fn counts(&self, kernel_drops: u64) -> Totals {
+        Totals {
+            kernel_drops,
+            lines: self.messages.counts(),
+            failed_reloads: self.failed_reloads,
         }
     }
 
@@ -143,6 +151,15 @@ impl Outputs {
             .filter(|(why, _)| self.out != "-" || *why != gone);
         counts.dropped + counts.lost + failed.map(|(_, count)| count).sum::<u64>()
     }
+}
+
+/// What is counted outside of the service.
+struct Totals {
+    /// Datagrams that the kernel has dropped.
+    kernel_drops: u64,
+    /// Verified messages, as lines.
+    lines: Counts,
+    failed_reloads: u64,
 }
 
 impl Delivery for Lines {
@@ -176,7 +193,8 @@ fn undelivered(report: &Report) -> [(&'static str, u64); 2] {
     ]
 }
 
-fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> serde_json::Value {
+fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
+    let outputs = &totals.lines;
     let refused = report
         .refused
         .iter()
@@ -185,6 +203,7 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
     let shed = shed.iter().map(|(why, count)| (why.name(), *count));
     serde_json::json!({
         "event": event,
+        "kernel_drops": totals.kernel_drops,
         "received": report.received,
         "verified": report.verified,
         "refused": refused.collect::<std::collections::BTreeMap<_, _>>(),
@@ -203,7 +222,7 @@ fn json(report: &Report, outputs: &Counts, failed_reloads: u64, event: &str) -> 
         "demoted": report.engine.counters.demoted,
         "returned": report.engine.counters.returned,
         "lanes_lost": report.engine.counters.lanes_lost,
-        "failed_reloads": failed_reloads,
+        "failed_reloads": totals.failed_reloads,
         "panics": report.engine.sink_panics,
         "faults": report.engine.errors,
         "latency_by_priority": latency::json(&report.engine.latencies),
@@ -240,11 +259,17 @@ fn work(engine: &Snapshot) -> Vec<String> {
     lines
 }
 
-fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> {
+fn lines(report: &Report, totals: &Totals) -> Vec<String> {
     let mut lines = vec![format!(
         "received {}, verified {}",
         report.received, report.verified
     )];
+    if totals.kernel_drops > 0 {
+        lines.push(format!(
+            "kernel dropped {}: receive buffer full",
+            counted(totals.kernel_drops, "datagram")
+        ));
+    }
     lines.extend(latency::lines(&report.engine.latencies));
     for (refusal, count) in &report.refused {
         lines.push(format!("refused {count} {}: {refusal}", refusal.key()));
@@ -258,7 +283,7 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
         dropped,
         lost,
         failed,
-    } = outputs;
+    } = &totals.lines;
     lines.push(format!(
         "handed on {written}, dropped {dropped}, lost at the end {lost}"
     ));
@@ -270,9 +295,10 @@ fn lines(report: &Report, outputs: &Counts, failed_reloads: u64) -> Vec<String> 
             lines.push(format!("{what} {count}"));
         }
     }
-    if failed_reloads > 0 {
+    if totals.failed_reloads > 0 {
         lines.push(format!(
-            "lists of revoked signers that could not be read {failed_reloads}"
+            "lists of revoked signers that could not be read {}",
+            totals.failed_reloads
         ));
     }
     lines

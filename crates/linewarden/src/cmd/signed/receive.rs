@@ -15,6 +15,7 @@ use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Config, LaneKind};
 use linewarden_signatures::service::{Lanes, Service};
 use linewarden_signatures::store::{Revocations, read_public};
+use linewarden_signatures::udp::{RECEIVE_BUFFER_BYTES, receive_first};
 
 use super::lanes::{self, Calibration, UseGpu};
 use super::lines::{self, WAITING_DEFAULT};
@@ -69,6 +70,9 @@ pub struct ReceiveArgs {
     /// How far ahead a signer's clock may be
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
+    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range (off unless given: signers of other systems make both forms)
+    #[arg(long)]
+    p256_low_s: bool,
     /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
@@ -105,6 +109,7 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     outputs.event(&serde_json::json!({
         "event": "listening",
         "address": address,
+        "receive_buffer_bytes": listener.buffer_bytes(),
         "signers": signers,
         "revoked": revoked,
         "lanes": lanes,
@@ -114,9 +119,17 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
         counted(signers as u64, "signer")
     ));
     outputs.tell(format_args!("listening at {address}"));
+    if listener.buffer_bytes() < RECEIVE_BUFFER_BYTES {
+        outputs.tell(format_args!(
+            "receive buffer is {} KiB instead of {} KiB; raise net.core.rmem_max, or run with CAP_NET_ADMIN",
+            listener.buffer_bytes() >> 10,
+            RECEIVE_BUFFER_BYTES >> 10
+        ));
+    }
+    receive_first();
     let ended = receive(args, &signals, &mut listener, &mut service, &mut outputs);
     let report = service.finish().map_err(Failure::failed)?;
-    let ended = ended.and(outputs.end(&report));
+    let ended = ended.and(outputs.end(&report, listener.kernel_drops()?));
     if ended.is_err() {
         lines::end_soon();
     }
@@ -131,12 +144,15 @@ fn receive(
     outputs: &mut Outputs,
 ) -> Result<(), Failure> {
     loop {
-        listener.receive(outputs, |datagram, sender| service.take(datagram, sender))?;
+        listener.receive(outputs, |datagram| service.take(&datagram))?;
         service.submit().map_err(Failure::failed)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => return Ok(()),
             Some(Told::Reload) => reload(args, service, outputs),
-            Some(Told::Count) => outputs.report(&service.report().map_err(Failure::failed)?),
+            Some(Told::Count) => {
+                let report = service.report().map_err(Failure::failed)?;
+                outputs.report(&report, listener.kernel_drops()?);
+            }
             None => {}
         }
         if args.count.is_some_and(|count| service.verified() >= count) {
@@ -160,7 +176,7 @@ fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
         ahead_ms_max: args.ahead_ms_max,
     };
     let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
-    let receiver = Receiver::new(signers, revoked, window, replays);
+    let receiver = Receiver::new(signers, revoked, window, replays).with_p256_low_s(args.p256_low_s);
     receiver.set_key_memory((args.key_memory as usize) << 20);
     Ok(receiver)
 }

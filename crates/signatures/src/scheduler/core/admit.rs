@@ -1,9 +1,9 @@
 //! What happens to a job that comes.
 
 use super::super::class::{Class, PerClass};
-use super::super::job::{Dropped, Job, Meta, Priority, Shed, Ticket};
+use super::super::job::{Dropped, Job, Meta, ORDINARY_WORK, Priority, Shed, Ticket};
 use super::super::rank::Rank;
-use super::super::time::Time;
+use super::super::time::{Span, Time};
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
@@ -15,7 +15,8 @@ impl<J> Core<J> {
         let mut come = PerClass::<(usize, usize)>::default();
         for Job { mut meta, payload } in jobs.drain(..) {
             meta.arrived = meta.arrived.min(now);
-            match self.admit(&meta, now) {
+            let cost = self.cost(&meta);
+            match self.admit(&meta, cost, now) {
                 Ok((level, stranger)) => {
                     let (immediate, other) = come.of_mut(meta.class);
                     *if level.is_immediate() { immediate } else { other } += 1;
@@ -27,6 +28,7 @@ impl<J> Core<J> {
                         level,
                         attempts: 0,
                         stranger,
+                        cost,
                     };
                     self.queue.push(ticket, payload, now, &mut decisions.dropped);
                 }
@@ -43,17 +45,25 @@ impl<J> Core<J> {
         }
     }
 
-    /// The level at which a job is let in, and whether its source is a stranger.
-    fn admit(&mut self, meta: &Meta, now: Time) -> Result<(Priority, bool), Shed> {
+    /// The lane time that a job takes, on the lane that takes least.
+    fn cost(&self, meta: &Meta) -> Span {
+        let lines = self.lanes.iter().filter(|slot| slot.is_live());
+        let per_job_s = lines.filter_map(|slot| Some(slot.line(meta.class)?.per_job_s));
+        let ordinary_s = per_job_s.reduce(f64::min).unwrap_or(0.0);
+        Span::from_secs_f64(ordinary_s * f64::from(meta.work) / f64::from(ORDINARY_WORK))
+    }
+
+    /// The level at which a job of this cost is let in, and whether its sender is a stranger.
+    fn admit(&mut self, meta: &Meta, cost: Span, now: Time) -> Result<(Priority, bool), Shed> {
         if !self.has_lane(meta.class) {
             return Err(Shed::NoLane);
         }
         if meta.expires <= now {
             return Err(Shed::Expired);
         }
-        let (mut level, stranger) = (meta.priority, self.quotas.is_stranger(meta.source, now));
+        let (mut level, stranger) = (meta.priority, self.quotas.is_stranger(meta.sender, now));
         self.check_copy(meta, Rank::new(level, stranger), now)?;
-        if level.is_immediate() && !self.quotas.allow(meta.source, now) {
+        if level.is_immediate() && !self.quotas.allow(meta, cost, now) {
             self.counters.demoted += 1;
             level = Priority::URGENT;
             self.check_copy(meta, Rank::new(level, stranger), now)?;

@@ -2,18 +2,21 @@
 //!
 //! | jobs | go to |
 //! |---|---|
-//! | immediate | a processor, reserved ones first; an accelerator only while no processor can do them |
+//! | immediate | a processor, reserved ones first, those of known senders before strangers'; an accelerator only while no processor can do them |
 //! | of lost batches | a processor; a reserved one, then an accelerator, only while no other can do them |
 //! | others | a processor in slices; an accelerator as the policy says; a reserved one while neither is there |
+//!
+//! A slice is a time: a job that takes more than one goes alone. While known senders and strangers both have others waiting, three
+//! quarters of a processor's time are for the former ([`Shares`](super::lanes::Shares)).
 //!
 //! A lane that has nothing of these to do and refills makes masks.
 
 use super::super::class::Class;
-use super::super::job::{Batch, Dropped, Priority};
+use super::super::job::{Batch, Dropped, ORDINARY_WORK, Priority, Room};
 use super::super::lane::{LaneId, LaneKind};
 use super::super::model::Line;
 use super::super::policy::{Choice, View};
-use super::super::queue::Head;
+use super::super::queue::{Head, Share};
 use super::super::time::{Span, Time};
 use super::lanes::{Slot, State, Wait};
 use super::{Core, Decisions, Ending, Start};
@@ -31,9 +34,19 @@ struct Way {
 /// Where jobs are taken from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    Immediate,
+    Immediate(Share),
     Returned,
-    Others,
+    Others(Share),
+}
+
+impl Origin {
+    fn is_others(self) -> bool {
+        matches!(self, Self::Others(_))
+    }
+
+    fn is_immediate(self) -> bool {
+        matches!(self, Self::Immediate(_))
+    }
 }
 
 impl<J> Core<J> {
@@ -59,14 +72,22 @@ impl<J> Core<J> {
     fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<Start<J>> {
         let slot = self.lanes.get(lane.0)?;
         let others_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
-        let order = if others_first {
-            [Origin::Returned, Origin::Others, Origin::Immediate]
-        } else {
-            [Origin::Immediate, Origin::Returned, Origin::Others]
+        let others = match (slot.is_accelerator(), slot.shares.next()) {
+            (true, _) => [Some(Share::Both), None],
+            (false, Share::Strangers) => [Some(Share::Strangers), Some(Share::Known)],
+            (false, _) => [Some(Share::Known), Some(Share::Strangers)],
         };
-        for from in order {
-            if let Some((class, count)) = self.next_jobs(lane, from, now)
-                && let Some(batch) = self.batch(lane, from, class, count, now, dropped)
+        let [first, second] = others.map(|share| share.map(Origin::Others));
+        let [known, strangers] = [Share::Known, Share::Strangers].map(|share| Some(Origin::Immediate(share)));
+        let returned = Some(Origin::Returned);
+        let order = if others_first {
+            [returned, first, second, known, strangers]
+        } else {
+            [known, strangers, returned, first, second]
+        };
+        for from in order.into_iter().flatten() {
+            if let Some((class, room)) = self.next_jobs(lane, from, now)
+                && let Some(batch) = self.batch(lane, from, class, room, now, dropped)
             {
                 return Some(Start::Run(batch));
             }
@@ -75,24 +96,31 @@ impl<J> Core<J> {
     }
 
     /// Of which class a lane takes how many jobs from there, if any.
-    fn next_jobs(&mut self, lane: LaneId, from: Origin, now: Time) -> Option<(Class, usize)> {
+    fn next_jobs(&mut self, lane: LaneId, from: Origin, now: Time) -> Option<(Class, Room)> {
         let slot = self.lanes.get(lane.0)?;
-        let kind = slot.spec.kind;
-        if from == Origin::Others && kind == LaneKind::Accelerator {
-            return self.next_accelerated(lane, now);
+        if from.is_others() && slot.is_accelerator() {
+            let (class, count) = self.next_accelerated(lane, now)?;
+            return Some((class, Room::of_jobs(count)));
         }
-        let waits = match from {
-            Origin::Immediate => self.queue.immediate() > 0,
-            Origin::Returned | Origin::Others => self.queue.other() > 0,
+        let class = self.next_class(slot, from, now)?;
+        Some((class, self.slice(lane, class)?))
+    }
+
+    /// The class of the job that is next from there, for this lane.
+    fn next_class(&self, slot: &Slot, from: Origin, now: Time) -> Option<Class> {
+        let waits = if from.is_immediate() {
+            self.queue.immediate() > 0
+        } else {
+            self.queue.other() > 0
         };
         if !waits {
             return None;
         }
         let next = Class::all()
-            .filter(|class| self.way(slot, *class).is_some() && self.may_take(kind, from, *class))
+            .filter(|class| self.way(slot, *class).is_some() && self.may_take(slot.spec.kind, from, *class))
             .filter_map(|class| Some((self.head(from, class, now)?, class)));
         let (_, class) = next.min()?;
-        Some((class, self.slice(lane, class)?))
+        Some(class)
     }
 
     fn head(&self, from: Origin, class: Class, now: Time) -> Option<Head> {
@@ -101,9 +129,9 @@ impl<J> Core<J> {
             number,
         };
         match from {
-            Origin::Immediate => self.queue.immediate_head(class).map(first),
+            Origin::Immediate(share) => self.queue.immediate_head(class, share).map(first),
             Origin::Returned => self.queue.returned_head(class, false).map(first),
-            Origin::Others => self.queue.head(class, now),
+            Origin::Others(share) => self.queue.head(class, share, now),
         }
     }
 
@@ -116,10 +144,10 @@ impl<J> Core<J> {
         };
         match (kind, from) {
             (LaneKind::Cpu, _)
-            | (LaneKind::Reserved, Origin::Immediate)
-            | (LaneKind::Accelerator, Origin::Others) => true,
+            | (LaneKind::Reserved, Origin::Immediate(_))
+            | (LaneKind::Accelerator, Origin::Others(_)) => true,
             (LaneKind::Reserved, Origin::Returned) => !live(LaneKind::Cpu),
-            (LaneKind::Reserved, Origin::Others) => !live(LaneKind::Cpu) && !live(LaneKind::Accelerator),
+            (LaneKind::Reserved, Origin::Others(_)) => !live(LaneKind::Cpu) && !live(LaneKind::Accelerator),
             (LaneKind::Accelerator, _) => !live(LaneKind::Cpu) && !live(LaneKind::Reserved),
         }
     }
@@ -151,15 +179,20 @@ impl<J> Core<J> {
         }
     }
 
-    /// Jobs that a lane does within a slice, in whole grains and at least one; for an accelerator, all.
-    fn slice(&self, lane: LaneId, class: Class) -> Option<usize> {
+    /// What a lane does within a slice: of ordinary jobs whole grains and at least one, of others the same work, and at least a job; for an
+    /// accelerator, all.
+    fn slice(&self, lane: LaneId, class: Class) -> Option<Room> {
         let slot = self.lanes.get(lane.0)?;
         if slot.is_accelerator() {
-            return Some(slot.spec.batch_max);
+            return Some(Room::of_jobs(slot.spec.batch_max));
         }
-        let jobs = self.way(slot, class)?.line.jobs_within(self.config.slice);
+        let within = self.way(slot, class)?.line.jobs_within(self.config.slice);
         let grain = slot.spec.grain.max(1);
-        Some((jobs - jobs % grain).max(grain).min(slot.spec.batch_max))
+        let jobs = (within - within % grain).max(grain);
+        Some(Room {
+            jobs: jobs.min(slot.spec.batch_max),
+            work: (within.max(jobs) as u64).saturating_mul(ORDINARY_WORK.into()),
+        })
     }
 
     /// Asks the policy class by class, the one first whose next job is most urgent; then about the classes of
@@ -169,7 +202,8 @@ impl<J> Core<J> {
         let mut heads: [(Option<Head>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
         for (head, class) in heads.iter_mut().zip(Class::all()) {
             *head = (
-                self.way(slot, class).and_then(|_| self.queue.head(class, now)),
+                self.way(slot, class)
+                    .and_then(|_| self.queue.head(class, Share::Both, now)),
                 class,
             );
         }
@@ -260,9 +294,9 @@ impl<J> Core<J> {
             if slot.spec.kind == LaneKind::Cpu
                 && slot.is_live()
                 && let Some(way) = self.way(slot, class)
-                && let Some(jobs) = self.slice(LaneId(number), class)
+                && let Some(room) = self.slice(LaneId(number), class)
             {
-                let jobs = jobs as f64;
+                let jobs = room.jobs as f64;
                 rate += jobs / way.line.seconds(jobs);
                 count += 1.0;
                 first = first.or(Some(slot));
@@ -285,21 +319,25 @@ impl<J> Core<J> {
         lane: LaneId,
         from: Origin,
         class: Class,
-        count: usize,
+        room: Room,
         now: Time,
         dropped: &mut Vec<Dropped<J>>,
     ) -> Option<Batch<J>> {
-        let way = self.way(self.lanes.get(lane.0)?, class)?;
-        let batch_max = self.lanes.get(lane.0)?.spec.batch_max;
-        let count = count.min(way.jobs_max).min(batch_max);
+        let slot = self.lanes.get(lane.0)?;
+        let way = self.way(slot, class)?;
+        let jobs = room.jobs.min(way.jobs_max).min(slot.spec.batch_max);
+        let room = Room { jobs, ..room };
         let mut batch = self.spare.pop().unwrap_or_else(|| Batch::new(class));
         batch.class = way.class;
         match from {
-            Origin::Immediate => self.queue.take_immediate(class, count, now, &mut batch, dropped),
+            Origin::Immediate(share) => {
+                self.queue
+                    .take_immediate(class, share, room, now, &mut batch, dropped);
+            }
             Origin::Returned => self
                 .queue
-                .take_returned(class, false, count, now, &mut batch, dropped),
-            Origin::Others => self.queue.take(class, count, now, &mut batch),
+                .take_returned(class, false, room, now, &mut batch, dropped),
+            Origin::Others(share) => self.queue.take(class, share, room, now, &mut batch),
         }
         let jobs = batch.len();
         if jobs == 0 {
@@ -309,12 +347,18 @@ impl<J> Core<J> {
         self.note_masks(class, way.class, jobs);
         self.in_batches += jobs;
         self.counters.batches += 1;
+        let work = batch.work();
+        let both_wait = self.queue.both_wait();
         let slot = self.lanes.get_mut(lane.0)?;
+        if let Origin::Others(share) = from {
+            slot.shares.note(share, way.line.seconds(work), both_wait);
+        }
         slot.state = State::Running {
             class: way.class,
             jobs,
+            work,
         };
-        slot.immediate_in_a_row = if from == Origin::Immediate {
+        slot.immediate_in_a_row = if from.is_immediate() {
             slot.immediate_in_a_row + 1
         } else {
             0

@@ -4,6 +4,7 @@ use super::super::class::{Class, PerClass};
 use super::super::job::{Batch, Outcome, Ticket};
 use super::super::lane::{LaneId, LaneKind, LaneSpec};
 use super::super::model::{Estimate, Line};
+use super::super::queue::Share;
 use super::super::time::{Span, Time};
 use super::{Core, CoreError, Decisions, Ending, Start};
 
@@ -14,8 +15,42 @@ pub(super) struct Slot {
     pub(super) estimates: PerClass<Option<Estimate>>,
     /// Batches of immediate jobs since it last had others.
     pub(super) immediate_in_a_row: u32,
+    /// Lane time of others' jobs since known senders and strangers both had some.
+    pub(super) shares: Shares,
     /// It makes no masks before that: it could not the last time.
     pub(super) refill_after: Time,
+}
+
+/// How a lane's time is shared out between senders that are known and strangers while both have jobs waiting that are not immediate.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Shares {
+    known_s: f64,
+    strangers_s: f64,
+}
+
+impl Shares {
+    /// The time of known senders for each second of strangers.
+    const KNOWN: f64 = 3.0;
+
+    /// Whose turn it is.
+    pub(super) fn next(self) -> Share {
+        if self.strangers_s * Self::KNOWN < self.known_s {
+            Share::Strangers
+        } else {
+            Share::Known
+        }
+    }
+
+    /// Notes what one side was given; nothing is owed to a side that has no jobs.
+    pub(super) fn note(&mut self, share: Share, seconds: f64, both_wait: bool) {
+        if !both_wait {
+            *self = Self::default();
+        } else if share == Share::Strangers {
+            self.strangers_s += seconds;
+        } else {
+            self.known_s += seconds;
+        }
+    }
 }
 
 /// What a lane does.
@@ -23,7 +58,7 @@ pub(super) struct Slot {
 pub(super) enum State {
     Absent,
     Idle { wait: Option<Wait> },
-    Running { class: Class, jobs: usize },
+    Running { class: Class, jobs: usize, work: f64 },
     Refilling { class: Class, count: usize },
     Lost { probe_at: Time, after: Span },
     Probing { after: Span },
@@ -57,6 +92,7 @@ impl Slot {
             state: State::Absent,
             estimates,
             immediate_in_a_row: 0,
+            shares: Shares::default(),
             refill_after: Time::ZERO,
         }
     }
@@ -74,9 +110,9 @@ impl Slot {
         self.estimates.of(class).as_ref().map(Estimate::line)
     }
 
-    fn observe(&mut self, class: Class, jobs: usize, took: Span) {
+    fn observe(&mut self, class: Class, work: f64, took: Span) {
         if let Some(estimate) = self.estimates.of_mut(class) {
-            estimate.observe(jobs, took);
+            estimate.observe(work, took);
         }
     }
 }
@@ -104,13 +140,13 @@ impl<J> Core<J> {
         now: Time,
     ) -> Result<(), CoreError> {
         let slot = self.slot(lane)?;
-        let State::Running { class, jobs } = slot.state else {
+        let State::Running { class, jobs, work } = slot.state else {
             return Err(unexpected(lane, "the end of a batch", slot.state));
         };
         check_size(lane, jobs, batch.len())?;
         check_size(lane, jobs, outcomes.len())?;
         slot.state = State::Idle { wait: None };
-        slot.observe(class, jobs, took);
+        slot.observe(class, work, took);
         self.in_batches -= jobs;
         for (ticket, outcome) in batch.tickets.iter().zip(outcomes) {
             match outcome {
@@ -120,16 +156,17 @@ impl<J> Core<J> {
             }
             self.learn(ticket, *outcome, now);
         }
-        batch.tickets.clear();
-        batch.payloads.clear();
+        batch.clear();
         self.spare.push(batch);
         Ok(())
     }
 
-    /// What a result says of the source, and of copies.
+    /// What a result says of the sender, and of copies.
     fn learn(&mut self, ticket: &Ticket, outcome: Outcome, now: Time) {
-        if outcome == Outcome::Accepted {
-            self.quotas.trust(ticket.meta.source, now);
+        match outcome {
+            Outcome::Accepted => self.quotas.trust(&ticket.meta, now),
+            Outcome::Rejected => self.quotas.distrust(&ticket.meta, now),
+            Outcome::Refused => {}
         }
         // Of a known source's message no copy is let in but an immediate one.
         if let Some(fingerprint) = ticket.meta.fingerprint
@@ -167,6 +204,7 @@ impl<J> Core<J> {
             self.in_batches -= jobs;
             self.counters.returned += jobs as u64;
             self.queue.put_back(&mut batch, &mut decisions.dropped);
+            batch.clear();
             self.spare.push(batch);
         }
         Ok(())
@@ -185,7 +223,7 @@ impl<J> Core<J> {
             return Err(unexpected(lane, "the end of a refill", slot.state));
         };
         slot.state = State::Idle { wait: None };
-        slot.observe(class, made, took);
+        slot.observe(class, made as f64, took);
         if made == 0 {
             slot.refill_after = now + pause;
         }

@@ -384,6 +384,12 @@ impl<J> Core<J> {
         (self.queue.immediate(), self.queue.other())
     }
 
+    /// Whether the waiting jobs of strangers take as much lane time as [`Config::crowded`] says. A receiver may then drop what strangers
+    /// send before it comes here.
+    pub fn is_crowded(&self) -> bool {
+        self.queue.strangers_cost() >= self.config.crowded
+    }
+
     /// Jobs that are in batches.
     pub fn in_batches(&self) -> usize {
         self.in_batches

@@ -244,6 +244,11 @@ impl<J> Submitter<J> {
         self.shared.now()
     }
 
+    /// Whether strangers' jobs waited too long when the core was last asked ([`Core::is_crowded`]); without a lock.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.crowded.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Takes in all jobs of a list, and leaves it empty. Best with all datagrams that a receiver has at once.
     ///
     /// # Errors

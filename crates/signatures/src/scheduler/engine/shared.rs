@@ -1,7 +1,7 @@
 //! What lanes and producers share: the core behind one lock, the inbox, and who sleeps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::Instant;
@@ -51,6 +51,8 @@ pub(super) struct Shared<J> {
     threads: Vec<OnceLock<Thread>>,
     /// Jobs that wait in the core, as of when the lock was last released.
     waiting: (AtomicUsize, AtomicUsize),
+    /// Whether the core was crowded then.
+    pub(super) crowded: AtomicBool,
     epoch: Instant,
 }
 
@@ -87,6 +89,7 @@ impl<J> Shared<J> {
             sink_panics: AtomicU64::new(0),
             threads: (0..lanes).map(|_| OnceLock::new()).collect(),
             waiting: Default::default(),
+            crowded: AtomicBool::new(false),
             epoch: Instant::now(),
         }
     }
@@ -174,6 +177,7 @@ impl<J> Shared<J> {
         let (immediate, other) = state.core.waiting();
         self.waiting.0.store(immediate, Ordering::Relaxed);
         self.waiting.1.store(other, Ordering::Relaxed);
+        self.crowded.store(state.core.is_crowded(), Ordering::Relaxed);
         let timer = state.core.next_timer();
         let parked = || {
             state

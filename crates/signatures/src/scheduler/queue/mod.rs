@@ -7,6 +7,8 @@
 //! level 7 is preceded only by jobs that came before it, and these are bounded by the capacity: nothing
 //! starves that is not shed.
 //!
+//! Jobs of strangers ([`Ticket::stranger`]) have FIFOs of their own, so that whoever takes jobs says whose ([`Share`]).
+//!
 //! # Shedding
 //! A job whose source has [`QueueLimits::share_max`] jobs waiting is refused. Any other is let in; if the
 //! queue is then over its capacity, there leave, until it is not:
@@ -34,7 +36,7 @@ use self::arena::{Arena, Links, List};
 use self::expiry::Expiries;
 use self::holders::Holders;
 use super::class::{Class, PerClass};
-use super::job::{Batch, Dropped, Job, PerPriority, Priority, Shed, Ticket};
+use super::job::{Batch, Dropped, Job, PerPriority, Priority, Room, Shed, Ticket};
 use super::rank::Rank;
 use super::time::{Span, Time};
 
@@ -52,6 +54,55 @@ pub struct QueueLimits {
     pub age_step: Span,
     /// Lost batches that a job may have been in and be tried again.
     pub attempts_max: u8,
+}
+
+/// Whose jobs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Share {
+    /// Of senders of whom something was found valid lately.
+    Known,
+    /// Of others.
+    Strangers,
+    /// Of both.
+    Both,
+}
+
+impl Share {
+    const fn of(stranger: bool) -> Self {
+        if stranger { Self::Strangers } else { Self::Known }
+    }
+
+    /// The FIFOs that belong to it.
+    fn fifos(self) -> impl Iterator<Item = Self> {
+        [Self::Known, Self::Strangers]
+            .into_iter()
+            .filter(move |fifo| self == Self::Both || self == *fifo)
+    }
+}
+
+/// The FIFOs of a class and level.
+#[derive(Default)]
+struct Fifos {
+    known: List,
+    strangers: List,
+}
+
+impl Fifos {
+    fn of(&self, share: Share) -> &List {
+        if share == Share::Strangers {
+            &self.strangers
+        } else {
+            &self.known
+        }
+    }
+
+    fn of_mut(&mut self, share: Share) -> &mut List {
+        if share == Share::Strangers {
+            &mut self.strangers
+        } else {
+            &mut self.known
+        }
+    }
 }
 
 /// A job that waits.
@@ -98,12 +149,16 @@ impl<J> Returned<J> {
 pub struct Queue<J> {
     limits: QueueLimits,
     nodes: Arena<Node<J>>,
-    fifos: PerClass<PerPriority<List>>,
+    fifos: PerClass<PerPriority<Fifos>>,
     holders: Holders,
     expiries: Expiries,
     returned: PerClass<Returned<J>>,
     immediate: usize,
     other: usize,
+    /// Jobs that are not immediate, nor of lost batches: of known senders and of strangers.
+    others_of: [usize; 2],
+    /// Lane time of what waits of strangers.
+    strangers_cost: Span,
 }
 
 impl<J> Queue<J> {
@@ -124,6 +179,8 @@ impl<J> Queue<J> {
             }),
             immediate: 0,
             other: 0,
+            others_of: [0; 2],
+            strangers_cost: Span::ZERO,
         }
     }
 
@@ -150,7 +207,24 @@ impl<J> Queue<J> {
     /// Jobs of a class that wait, without immediate ones and those of lost batches.
     pub fn waiting(&self, class: Class) -> usize {
         let levels = self.fifos.of(class).iter().skip(1);
-        levels.map(|(_, fifo)| fifo.len()).sum()
+        levels
+            .map(|(_, fifos)| fifos.known.len() + fifos.strangers.len())
+            .sum()
+    }
+
+    /// Whether both known senders and strangers have jobs waiting that are neither immediate nor of lost batches.
+    pub fn both_wait(&self) -> bool {
+        self.others_of.iter().all(|count| *count > 0)
+    }
+
+    fn other_of(&mut self, stranger: bool) -> &mut usize {
+        let [known, strangers] = &mut self.others_of;
+        if stranger { strangers } else { known }
+    }
+
+    /// The lane time that the waiting jobs of strangers take, but for those of lost batches.
+    pub fn strangers_cost(&self) -> Span {
+        self.strangers_cost
     }
 
     /// Takes a job in, or drops it, or drops others for it. Numbers must ascend.
@@ -168,8 +242,15 @@ impl<J> Queue<J> {
 
     fn insert(&mut self, ticket: Ticket, payload: J) {
         let Ticket {
-            meta, level, number, ..
+            meta,
+            level,
+            number,
+            stranger,
+            ..
         } = ticket;
+        if stranger {
+            self.strangers_cost += ticket.cost;
+        }
         let node = Node {
             ticket,
             payload,
@@ -178,7 +259,8 @@ impl<J> Queue<J> {
             held: Links::default(),
         };
         let id = self.nodes.add(node);
-        let fifo = self.fifos.of_mut(meta.class).of_mut(level);
+        let fifos = self.fifos.of_mut(meta.class).of_mut(level);
+        let fifo = fifos.of_mut(Share::of(stranger));
         fifo.push_back(&mut self.nodes, id, |node| &mut node.fifo);
         let holder = self
             .holders
@@ -192,18 +274,33 @@ impl<J> Queue<J> {
                 waits(nodes, number, id)
             });
         *self.count(level) += 1;
+        if !level.is_immediate() {
+            *self.other_of(stranger) += 1;
+        }
     }
 
     /// Takes a job out of all lists.
     fn remove(&mut self, id: u32) -> Option<(Ticket, J)> {
         let node = self.nodes.get(id)?;
         let (ticket, holder) = (node.ticket, node.holder);
-        let Ticket { meta, level, .. } = ticket;
-        let fifo = self.fifos.of_mut(meta.class).of_mut(level);
+        let Ticket {
+            meta,
+            level,
+            stranger,
+            ..
+        } = ticket;
+        if stranger {
+            self.strangers_cost = self.strangers_cost.less(ticket.cost);
+        }
+        let fifos = self.fifos.of_mut(meta.class).of_mut(level);
+        let fifo = fifos.of_mut(Share::of(stranger));
         fifo.remove(&mut self.nodes, id, |node| &mut node.fifo);
         self.holders
             .remove(&mut self.nodes, id, holder, Rank::of(&ticket));
         *self.count(level) -= 1;
+        if !level.is_immediate() {
+            *self.other_of(stranger) -= 1;
+        }
         let node = self.nodes.remove(id)?;
         Some((node.ticket, node.payload))
     }
@@ -252,88 +349,109 @@ impl<J> Queue<J> {
         Priority::new(level.number().saturating_sub(steps)).max(Priority::URGENT)
     }
 
-    fn front(&self, class: Class, level: Priority) -> Option<&Ticket> {
-        let id = self.fifos.of(class).of(level).first()?;
+    fn front(&self, class: Class, level: Priority, fifo: Share) -> Option<&Ticket> {
+        let id = self.fifos.of(class).of(level).of(fifo).first()?;
         Some(&self.nodes.get(id)?.ticket)
     }
 
-    fn front_head(&self, class: Class, level: Priority, now: Time) -> Option<Head> {
-        let ticket = self.front(class, level)?;
+    fn front_head(&self, class: Class, level: Priority, fifo: Share, now: Time) -> Option<Head> {
+        let ticket = self.front(class, level, fifo)?;
         Some(Head {
             level: self.aged(level, ticket.meta.arrived, now),
             number: ticket.number,
         })
     }
 
+    /// The next jobs of the FIFOs of a class, next one first.
+    fn heads(&self, class: Class, share: Share, now: Time) -> impl Iterator<Item = (Head, Priority, Share)> {
+        let fifos = share
+            .fifos()
+            .flat_map(|fifo| Priority::all().skip(1).map(move |level| (level, fifo)));
+        fifos.filter_map(move |(level, fifo)| Some((self.front_head(class, level, fifo, now)?, level, fifo)))
+    }
+
     /// The next job of a class.
-    pub fn head(&self, class: Class, now: Time) -> Option<Head> {
-        Priority::all()
-            .skip(1)
-            .filter_map(|level| self.front_head(class, level, now))
-            .min()
+    pub fn head(&self, class: Class, share: Share, now: Time) -> Option<Head> {
+        self.heads(class, share, now).map(|(head, ..)| head).min()
     }
 
     /// Earliest arrival among the fronts of a class' levels, which is the earliest of all, and earliest
     /// deadline among the fronts, which is the earliest of all if jobs of a level have the same time.
     pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
-        let fronts = Priority::all()
-            .skip(1)
-            .filter_map(|level| self.front(class, level));
+        let fronts = Share::Both.fifos().flat_map(|fifo| {
+            Priority::all()
+                .skip(1)
+                .filter_map(move |level| self.front(class, level, fifo))
+        });
         let times = fronts.map(|ticket| (ticket.meta.arrived, ticket.meta.deadline));
         times.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
     }
 
-    /// Moves up to `count` jobs of a class into a batch, next one first; no immediate ones.
-    pub fn take(&mut self, class: Class, count: usize, now: Time, batch: &mut Batch<J>) {
-        let end = batch.len() + count;
-        while batch.len() < end {
-            let fronts = Priority::all().skip(1);
-            let mut fronts: Vec<_> = fronts
-                .filter_map(|level| Some((self.front_head(class, level, now)?, level)))
-                .collect();
-            fronts.sort_unstable();
-            let Some((_, level)) = fronts.first().copied() else {
+    /// Moves jobs of a class into a batch while it has room, next one first; no immediate ones.
+    pub fn take(&mut self, class: Class, share: Share, room: Room, now: Time, batch: &mut Batch<J>) {
+        loop {
+            let mut heads: Vec<_> = self.heads(class, share, now).collect();
+            heads.sort_unstable();
+            let Some((_, level, fifo)) = heads.first().copied() else {
                 return;
             };
-            // One level is taken from until the front of another is next.
-            let other = fronts.get(1).map(|(head, _)| *head);
-            while batch.len() < end
-                && let Some(head) = self.front_head(class, level, now)
+            // One FIFO is taken from until the front of another is next.
+            let other = heads.get(1).map(|(head, ..)| *head);
+            while let Some(head) = self.front_head(class, level, fifo, now)
                 && other.is_none_or(|other| head < other)
             {
-                self.take_front(class, level, batch);
+                if !self.take_front(class, level, fifo, room, batch) {
+                    return;
+                }
             }
         }
     }
 
-    fn take_front(&mut self, class: Class, level: Priority, batch: &mut Batch<J>) -> bool {
-        let front = self.fifos.of(class).of(level).first();
-        let Some((ticket, payload)) = front.and_then(|id| self.remove(id)) else {
+    /// Moves the first job of a FIFO into a batch, if there is one and room for it.
+    fn take_front(
+        &mut self,
+        class: Class,
+        level: Priority,
+        fifo: Share,
+        room: Room,
+        batch: &mut Batch<J>,
+    ) -> bool {
+        let has_room = self
+            .front(class, level, fifo)
+            .is_some_and(|front| room.has_room(batch, front));
+        let front = self.fifos.of(class).of(level).of(fifo).first();
+        let Some((ticket, payload)) = front.filter(|_| has_room).and_then(|id| self.remove(id)) else {
             return false;
         };
         batch.push(ticket, payload);
         true
     }
 
-    /// The first immediate job of a class by arrival; 0 if there is one of a lost batch.
-    pub fn immediate_head(&self, class: Class) -> Option<u64> {
-        if !self.returned.of(class).immediate.is_empty() {
+    /// The first immediate job of a class by arrival, of known senders or of strangers; 0 if there is one of a lost batch, which counts as
+    /// known.
+    pub fn immediate_head(&self, class: Class, share: Share) -> Option<u64> {
+        if share == Share::Known && !self.returned.of(class).immediate.is_empty() {
             return Some(0);
         }
-        self.front(class, Priority::IMMEDIATE).map(|ticket| ticket.number)
+        self.front(class, Priority::IMMEDIATE, share)
+            .map(|ticket| ticket.number)
     }
 
-    /// Moves up to `count` immediate jobs of a class into a batch, those of lost batches first.
+    /// Moves immediate jobs of a class into a batch while it has room: those of strangers, or those of known senders after those of lost
+    /// batches.
     pub fn take_immediate(
         &mut self,
         class: Class,
-        count: usize,
+        share: Share,
+        room: Room,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
-        self.take_returned(class, true, count, now, batch, shed);
-        while batch.len() < count && self.take_front(class, Priority::IMMEDIATE, batch) {}
+        if share == Share::Known {
+            self.take_returned(class, true, room, now, batch, shed);
+        }
+        while self.take_front(class, Priority::IMMEDIATE, share, room, batch) {}
     }
 
     /// Takes back the jobs of a batch whose lane was lost: to the front, in their order. Drops those that
@@ -366,19 +484,22 @@ impl<J> Queue<J> {
             .map(|(ticket, _)| ticket.number)
     }
 
-    /// Moves up to `count` jobs of lost batches of a class into a batch.
+    /// Moves jobs of lost batches of a class into a batch while it has room.
     pub fn take_returned(
         &mut self,
         class: Class,
         immediate: bool,
-        count: usize,
+        room: Room,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
         let returned = self.returned.of_mut(class).of_mut(immediate);
         let mut gone = 0;
-        while batch.len() < count
+        while batch.len() < room.jobs
+            && returned
+                .front()
+                .is_some_and(|(ticket, _)| ticket.meta.expires <= now || room.has_room(batch, ticket))
             && let Some((ticket, payload)) = returned.pop_front()
         {
             gone += 1;
@@ -408,7 +529,9 @@ impl<J> Queue<J> {
         }
         for class in Class::all() {
             for level in Priority::all() {
-                while self.take_front(class, level, &mut batch) {}
+                for fifo in Share::Both.fifos() {
+                    while self.take_front(class, level, fifo, Room::of_jobs(usize::MAX), &mut batch) {}
+                }
             }
         }
         (self.immediate, self.other) = (0, 0);

@@ -4,7 +4,41 @@ use super::super::job::{Meta, Source};
 use super::super::testing::{Dice, seeds};
 use super::*;
 
+/// The lane time of each job.
+const COST: Span = Span::from_nanos(7);
 const CLASSES: [Class; 3] = [Class::RSA_VERIFY, Class::P256_VERIFY, Class::RA_SIGN];
+
+fn is_of(ticket: &Ticket, share: Share) -> bool {
+    match share {
+        Share::Known => !ticket.stranger,
+        Share::Strangers => ticket.stranger,
+        Share::Both => true,
+    }
+}
+
+/// Room for jobs whose work does not matter.
+fn room(jobs: usize) -> Room {
+    Room::of_jobs(jobs)
+}
+
+/// What a batch has taken.
+#[derive(Default)]
+struct Taken {
+    numbers: Vec<u64>,
+    work: u64,
+}
+
+impl Taken {
+    fn add(&mut self, ticket: &Ticket, room: Room) -> bool {
+        let work = self.work + u64::from(ticket.meta.work);
+        let fits = self.numbers.len() < room.jobs && (self.numbers.is_empty() || work <= room.work);
+        if fits {
+            self.numbers.push(ticket.number);
+            self.work = work;
+        }
+        fits
+    }
+}
 
 /// The queue's rules said once more, one job after the other through a plain list.
 struct Model {
@@ -105,69 +139,81 @@ impl Model {
         ticket.level.number().saturating_sub(waited.min(7) as u8).max(1)
     }
 
-    fn take(&mut self, class: Class, count: usize, now: Time) -> Vec<u64> {
+    fn take(&mut self, class: Class, share: Share, room: Room, now: Time) -> Vec<u64> {
         let next = |model: &Self| {
-            let mine = model.waiting.iter().filter(|ticket| ticket.meta.class == class);
-            // Only the first of each level can be next.
+            let mine = model
+                .waiting
+                .iter()
+                .filter(|ticket| ticket.meta.class == class && is_of(ticket, share));
+            // Only the first of each level, of known senders and of strangers, can be next.
             let fronts = mine
                 .filter(|ticket| !ticket.level.is_immediate())
                 .filter(|ticket| {
                     !model.waiting.iter().any(|other| {
-                        (other.meta.class, other.level) == (class, ticket.level)
+                        (other.meta.class, other.level, other.stranger)
+                            == (class, ticket.level, ticket.stranger)
                             && other.number < ticket.number
                     })
                 });
             fronts
                 .min_by_key(|ticket| (model.counts_as(ticket, now), ticket.number))
-                .map(|t| t.number)
+                .copied()
         };
-        let mut taken = Vec::new();
-        while taken.len() < count
-            && let Some(number) = next(self)
+        let mut taken = Taken::default();
+        while let Some(ticket) = next(self)
+            && taken.add(&ticket, room)
         {
-            self.leave(number);
-            taken.push(number);
+            self.leave(ticket.number);
         }
-        taken
+        taken.numbers
     }
 
     fn take_returned(
         &mut self,
         class: Class,
         immediate: bool,
-        count: usize,
+        room: Room,
         now: Time,
-    ) -> (Vec<u64>, Vec<(u64, Shed)>) {
-        let (mut taken, mut shed) = (Vec::new(), Vec::new());
-        while taken.len() < count
+    ) -> (Taken, Vec<(u64, Shed)>) {
+        let (mut taken, mut shed) = (Taken::default(), Vec::new());
+        while taken.numbers.len() < room.jobs
             && let Some(at) = self
                 .returned
                 .iter()
                 .position(|ticket| ticket.meta.class == class && ticket.level.is_immediate() == immediate)
         {
-            let ticket = self.returned.remove(at);
+            let ticket = self.returned[at];
             if ticket.meta.expires <= now {
                 shed.push((ticket.number, Shed::Expired));
-            } else {
-                taken.push(ticket.number);
+            } else if !taken.add(&ticket, room) {
+                break;
             }
+            self.returned.remove(at);
         }
         (taken, shed)
     }
 
-    fn take_immediate(&mut self, class: Class, count: usize, now: Time) -> (Vec<u64>, Vec<(u64, Shed)>) {
-        let (mut taken, shed) = self.take_returned(class, true, count, now);
-        while taken.len() < count
-            && let Some(first) = self
-                .waiting
-                .iter()
-                .find(|ticket| ticket.meta.class == class && ticket.level.is_immediate())
-                .map(|ticket| ticket.number)
+    fn take_immediate(
+        &mut self,
+        class: Class,
+        share: Share,
+        room: Room,
+        now: Time,
+    ) -> (Vec<u64>, Vec<(u64, Shed)>) {
+        let (mut taken, shed) = match share {
+            Share::Known => self.take_returned(class, true, room, now),
+            _ => Default::default(),
+        };
+        while let Some(first) = self
+            .waiting
+            .iter()
+            .find(|ticket| ticket.meta.class == class && ticket.level.is_immediate() && is_of(ticket, share))
+            .copied()
+            && taken.add(&first, room)
         {
-            self.leave(first);
-            taken.push(first);
+            self.leave(first.number);
         }
-        (taken, shed)
+        (taken.numbers, shed)
     }
 
     fn put_back(&mut self, tickets: &[Ticket]) -> Vec<(u64, Shed)> {
@@ -223,6 +269,7 @@ impl Pair {
             level: meta.priority,
             attempts: 0,
             stranger,
+            cost: COST,
         };
         let mut shed = Vec::new();
         self.queue.push(ticket, self.number, self.now, &mut shed);
@@ -233,27 +280,31 @@ impl Pair {
     }
 
     fn take(&mut self, class: Class, count: usize) -> Vec<u64> {
+        self.take_of(class, Share::Both, room(count))
+    }
+
+    fn take_of(&mut self, class: Class, share: Share, room: Room) -> Vec<u64> {
         let mut batch = Batch::new(class);
-        self.queue.take(class, count, self.now, &mut batch);
-        assert_eq!(batch.payloads, self.model.take(class, count, self.now));
+        self.queue.take(class, share, room, self.now, &mut batch);
+        assert_eq!(batch.payloads, self.model.take(class, share, room, self.now));
         self.keep(batch)
     }
 
-    fn take_immediate(&mut self, class: Class, count: usize) -> Vec<u64> {
+    fn take_immediate(&mut self, class: Class, share: Share, room: Room) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
-            .take_immediate(class, count, self.now, &mut batch, &mut shed);
-        let expected = self.model.take_immediate(class, count, self.now);
+            .take_immediate(class, share, room, self.now, &mut batch, &mut shed);
+        let expected = self.model.take_immediate(class, share, room, self.now);
         assert_eq!((batch.payloads.clone(), reasons(shed)), expected);
         self.keep(batch)
     }
 
-    fn take_returned(&mut self, class: Class, count: usize) -> Vec<u64> {
+    fn take_returned(&mut self, class: Class, room: Room) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
-            .take_returned(class, false, count, self.now, &mut batch, &mut shed);
-        let expected = self.model.take_returned(class, false, count, self.now);
-        assert_eq!((batch.payloads.clone(), reasons(shed)), expected);
+            .take_returned(class, false, room, self.now, &mut batch, &mut shed);
+        let (taken, expected) = self.model.take_returned(class, false, room, self.now);
+        assert_eq!((&batch.payloads, reasons(shed)), (&taken.numbers, expected));
         self.keep(batch)
     }
 
@@ -305,6 +356,13 @@ impl Pair {
                 .filter(|ticket| ticket.meta.class == class && !ticket.level.is_immediate());
             assert_eq!(self.queue.waiting(class), mine.count());
         }
+        let strangers = self.model.waiting.iter().filter(|ticket| ticket.stranger).count() as u64;
+        assert_eq!(self.queue.strangers_cost(), COST.times(strangers));
+        let others = |stranger| {
+            let mut waiting = self.model.waiting.iter();
+            waiting.any(|ticket| !ticket.level.is_immediate() && ticket.stranger == stranger)
+        };
+        assert_eq!(self.queue.both_wait(), others(false) && others(true));
     }
 }
 
@@ -327,17 +385,26 @@ fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
         0..=6 => {
             let level = if dice.one_in(3) { 0 } else { dice.below(8) as u8 };
             let mut meta = Meta::new(class, Priority::new(level), Source(dice.below(4)), pair.now);
+            meta.work = dice.below(4_000) as u32;
             if dice.one_in(3) {
                 meta.expires = pair.now + Span::from_nanos(dice.below(900));
             }
             pair.push_as(meta, dice.one_in(2))
         }
         7..=9 => {
-            let count = dice.below(4) as usize;
-            match dice.below(3) {
-                0 => pair.take(class, count),
-                1 => pair.take_immediate(class, count),
-                _ => pair.take_returned(class, count),
+            let room = Room {
+                jobs: dice.below(5) as usize,
+                work: dice.below(6_000),
+            };
+            match dice.below(7) {
+                0..=2 => pair.take_of(
+                    class,
+                    [Share::Known, Share::Strangers, Share::Both][dice.below(3) as usize],
+                    room,
+                ),
+                3 => pair.take_immediate(class, Share::Known, room),
+                4 => pair.take_immediate(class, Share::Strangers, room),
+                _ => pair.take_returned(class, room),
             };
             Vec::new()
         }
@@ -516,11 +583,14 @@ fn nothing_becomes_immediate_by_waiting() {
     pair.now = pair.now + Span::from_millis(1);
     assert_eq!(
         pair.queue
-            .head(Class::RSA_VERIFY, pair.now)
+            .head(Class::RSA_VERIFY, Share::Both, pair.now)
             .map(|head| head.level),
         Some(Priority::URGENT)
     );
-    assert!(pair.take_immediate(Class::RSA_VERIFY, 9).is_empty());
+    assert!(
+        pair.take_immediate(Class::RSA_VERIFY, Share::Known, room(9))
+            .is_empty()
+    );
 }
 
 #[test]
@@ -538,13 +608,14 @@ fn without_a_step_nothing_ages() {
             level,
             attempts: 0,
             stranger: false,
+            cost: COST,
         },
         0,
         Time::ZERO,
         &mut Vec::new(),
     );
     assert_eq!(
-        queue.head(Class::RSA_VERIFY, Time::NEVER),
+        queue.head(Class::RSA_VERIFY, Share::Both, Time::NEVER),
         Some(Head { level, number: 1 })
     );
 }

@@ -227,7 +227,9 @@ fn each_job_leaves_once_whatever_happens() {
         ] {
             assert!(count > 20, "{what} hardly happened: {seen:?}");
         }
-        for why in Shed::ALL.iter().filter(|why| **why != Shed::NoLane) {
+        // Of classes that no lane does there are none here, and receivers alone drop what comes in crowds.
+        let others = [Shed::NoLane, Shed::Crowded];
+        for why in Shed::ALL.iter().filter(|why| !others.contains(why)) {
             assert!(shed.of(*why) > 20, "{why} hardly happened: {seen:?}");
         }
     }

@@ -127,7 +127,8 @@ impl Rig {
                 let jobs = batch.payloads.clone();
                 jobs.iter().for_each(|job| self.leave(*job, Left::Done(outcome)));
                 self.done.extend(&jobs);
-                let took = self.core.line(lane, batch.class).unwrap().time(jobs.len());
+                let line = self.core.line(lane, batch.class).unwrap();
+                let took = Span::from_secs_f64(line.seconds(batch.work()));
                 let outcomes = vec![outcome; jobs.len()];
                 self.event(Event::BatchDone {
                     lane,

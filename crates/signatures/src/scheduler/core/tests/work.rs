@@ -1,6 +1,6 @@
 //! Who gets which work, and when.
 
-use super::super::super::job::Meta;
+use super::super::super::job::{Meta, ORDINARY_WORK};
 use super::super::super::masks::MaskLimits;
 use super::super::super::policy::{DelayBounded, FixedBatch};
 use super::super::*;
@@ -260,4 +260,53 @@ fn jobs_can_be_given_back() {
     );
     assert!(rig.core.is_done() && rig.core.is_balanced());
     assert_eq!(rig.core.counters().given_back, 7);
+}
+
+#[test]
+fn a_slice_is_a_time_whatever_its_jobs_take() {
+    let of = |work, source| Meta {
+        work: work * ORDINARY_WORK,
+        ..meta(1, source)
+    };
+    let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
+    rig.submit_many(1, 1);
+    rig.submit((100..108).map(|source| of(3, source)));
+    let [long, next] = rig.submit([of(40, 50), of(1, 51)])[..] else {
+        panic!("two were submitted");
+    };
+    // Ten ordinary jobs a slice.
+    for _ in 0..2 {
+        rig.finish(CPU, Outcome::Accepted);
+        assert_eq!(rig.on(CPU).len(), 3, "nine ordinary jobs' work");
+    }
+    rig.finish(CPU, Outcome::Accepted);
+    assert_eq!(rig.on(CPU).len(), 2);
+    rig.finish(CPU, Outcome::Accepted);
+    assert_eq!(rig.on(CPU), [long], "alone, since it takes longer than a slice");
+    rig.finish(CPU, Outcome::Accepted);
+    assert_eq!(rig.on(CPU), [next]);
+    // An immediate message of a known sender waits for no more than that.
+    rig.finish_all();
+    rig.submit((200..300).map(|source| of(3, source)));
+    rig.submit([meta(0, 51)]);
+    rig.finish(CPU, Outcome::Rejected);
+    assert_eq!(rig.on(CPU).len(), 1);
+    assert_eq!(rig.core.counters().demoted, 0);
+}
+
+#[test]
+fn known_senders_and_strangers_share_a_lane_three_to_one() {
+    let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
+    rig.submit([meta(1, 1)]);
+    rig.finish_all();
+    let strangers = rig.submit((0..400).map(|number| meta(1, 100 + number % 4)));
+    let known = rig.submit((0..400).map(|_| meta(7, 1)));
+    let mut of_strangers = 0;
+    for _ in 0..40 {
+        of_strangers += rig.on(CPU).iter().filter(|job| strangers.contains(job)).count();
+        rig.finish(CPU, Outcome::Rejected);
+    }
+    let done = rig.left.len() - 1;
+    assert!((done / 4).abs_diff(of_strangers) <= 16, "{of_strangers} of {done}");
+    assert!(known.iter().any(|job| rig.left.contains_key(job)));
 }

@@ -1,0 +1,53 @@
+//! Base blinding: what a private operation computes with is random, whatever its input is.
+//!
+//! The input is multiplied by `r^e`, and the result by `r^-1` (Kocher, 1996). r is drawn once, and squared after each operation: nothing
+//! that an attacker sees or chooses says what it is.
+
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::public::LIMBS_MAX;
+use crate::Modulus;
+
+/// Random bytes that r follows from.
+pub const BLINDING_BYTES: usize = 32;
+
+/// `r^e` and `r^-1` modulo n, both in Montgomery form.
+pub(super) type Pair = Zeroizing<[[u64; LIMBS_MAX]; 2]>;
+
+/// The pair of the next operation.
+pub(super) struct Blinding(Mutex<Pair>);
+
+impl Blinding {
+    pub(super) fn new(pair: Pair) -> Self {
+        Self(Mutex::new(pair))
+    }
+
+    /// The pair of an operation: no two operations have the same.
+    pub(super) fn take(&self, n: &Modulus) -> Pair {
+        // A pair that a panic left half squared makes results that do not check, and no others.
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = next.clone();
+        for (next, taken) in next.iter_mut().zip(&*taken) {
+            if let (Some(next), Some(taken)) = (next.get_mut(..n.len()), taken.get(..n.len())) {
+                n.square(next, taken);
+            }
+        }
+        taken
+    }
+}
+
+/// MGF1 with SHA-256 (RFC 8017, B.2.1) of random bytes.
+pub(super) fn expand(random: &[u8; BLINDING_BYTES], out: &mut [u8]) {
+    for (counter, block) in (0u32..).zip(out.chunks_mut(32)) {
+        let hash = Sha256::new()
+            .chain_update(random)
+            .chain_update(counter.to_be_bytes())
+            .finalize();
+        for (out, byte) in block.iter_mut().zip(hash) {
+            *out = byte;
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What private operations leave on the stack: nothing of the key, and nothing of the residues of their results.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod keys;
+#[allow(dead_code)]
+#[path = "../src/testing.rs"]
+mod testing;
+
+use std::collections::HashSet;
+use std::hint::black_box;
+
+use keys::{SIZES, parts, primes, private};
+use linewarden_arithmetic::Backend;
+use linewarden_arithmetic::rsa::{RsaPrivate, Size, Table, product_eight};
+use num_bigint::BigUint;
+use testing::bytes;
+
+/// The stack that is looked at: more than any operation uses.
+const DEPTH: usize = 2 << 20;
+/// What stands in words that nothing has written to.
+const UNTOUCHED: u64 = 0x5eed_0ff5_7ac4_0001;
+/// The frames of the functions here, and of the public functions that are called, which have no secrets.
+const FRAMES: usize = 8 << 10;
+
+/// The words below the frame of this function, lowest address first.
+fn below() -> impl Iterator<Item = *mut u64> {
+    let here = 0u64;
+    let top = (&raw const here).addr() / 8 * 8 - 1024;
+    (top - DEPTH..top)
+        .step_by(8)
+        .map(std::ptr::with_exposed_provenance_mut)
+}
+
+#[inline(never)]
+fn paint() {
+    for word in below() {
+        // SAFETY: memory of this thread's stack, in which no frame is.
+        unsafe { word.write_volatile(UNTOUCHED) };
+    }
+}
+
+#[inline(never)]
+fn sweep() -> Vec<u64> {
+    // SAFETY: as above; it was painted.
+    below().map(|word| unsafe { word.read_volatile() }).collect()
+}
+
+/// What is on the stack after some work.
+fn left_by(work: impl FnOnce() + Send) -> Vec<u64> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(2 * DEPTH);
+        let left = thread.spawn_scoped(scope, || {
+            paint();
+            work();
+            sweep()
+        });
+        left.unwrap().join().unwrap()
+    })
+}
+
+/// The words of a number as operations have it: limbs of 64 bits, and words of 52.
+fn words(number: &BigUint) -> Vec<u64> {
+    let words_of = |bits: u64| {
+        let count = number.bits() / bits;
+        (0..count).map(move |index| {
+            let word = (number >> (bits * index)) % (BigUint::from(1u32) << bits);
+            u64::try_from(word).unwrap()
+        })
+    };
+    words_of(64)
+        .chain(words_of(52))
+        .filter(|word| *word > 1 << 40)
+        .collect()
+}
+
+/// What must not be found after an operation with this result.
+fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
+    let result = BigUint::from_bytes_be(result);
+    let residues = primes(size).map(|prime| &result % prime);
+    let numbers = parts(size).map(|part| BigUint::from_bytes_be(&part));
+    numbers.iter().chain(&residues).flat_map(words).collect()
+}
+
+fn check(name: &str, left: &[u64], secrets: &HashSet<u64>) {
+    let found = left.iter().filter(|word| secrets.contains(word)).count();
+    assert_eq!(found, 0, "{name}: words of secrets");
+    // All of it was overwritten: no frame was deeper than the bound.
+    let frames = left.len() - FRAMES / 8;
+    let touched = left[..frames]
+        .iter()
+        .position(|word| *word != 0 && *word != UNTOUCHED);
+    assert_eq!(
+        touched.map(|place| (frames - place) * 8),
+        None,
+        "{name}: the stack is used deeper than what is overwritten"
+    );
+}
+
+#[test]
+fn private_operations_leave_no_secret_on_the_stack() {
+    for size in SIZES {
+        let key = private(&parts(size)).unwrap();
+        let input = bytes(&BigUint::from(0x1234_5678u32), size.bytes());
+        let mut result = vec![0; size.bytes()];
+        let left = left_by(|| key.power(&mut result, &input).unwrap());
+        check("one", &left, &secrets(size, &result));
+        for backend in Backend::available() {
+            let mut out = vec![vec![0; size.bytes()]; 8];
+            let left = left_by(|| eight(&key, backend, &input, &mut out));
+            assert_eq!(out[7], result);
+            check(backend.name(), &left, &secrets(size, &result));
+        }
+        let parts = parts(size);
+        let left = left_by(|| drop(private(&parts).unwrap()));
+        check("a new key", &left, &secrets(size, &result));
+    }
+}
+
+/// What a signature is the product of.
+#[test]
+fn products_leave_no_factor_on_the_stack() {
+    for size in SIZES {
+        let key = private(&parts(size)).unwrap();
+        let key = key.public();
+        let mut random = testing::Random::new();
+        let [mask, factor] = [(); 2].map(|()| random.uniform(8 * size.bytes() - 1));
+        let secrets: HashSet<u64> = [&mask, &factor].into_iter().flat_map(words).collect();
+        let [mask, factor] = [mask, factor].map(|number| bytes(&number, size.bytes()));
+        let mut table = Table::new(size, 1);
+        let mut one = vec![0; size.bytes()];
+        table.set(0, key, &factor).unwrap();
+        let factors = [table.get(0).unwrap(); 2];
+        let left = left_by(|| key.product(&mut one, &mask, &factors).unwrap());
+        check("one product", &left, &secrets);
+        for backend in Backend::available() {
+            let mut out = vec![vec![0; size.bytes()]; 8];
+            let left = left_by(|| {
+                let mut out = out.iter_mut();
+                let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
+                product_eight(backend, [key; 8], [&mask; 8], [&factors; 8], out).unwrap();
+            });
+            assert_eq!(out[7], one);
+            check(backend.name(), &left, &secrets);
+        }
+    }
+}
+
+fn eight(key: &RsaPrivate, backend: Backend, input: &[u8], out: &mut [Vec<u8>]) {
+    let mut out = out.iter_mut();
+    let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
+    key.power_eight(backend, [input; 8], out).unwrap();
+}
+
+/// Otherwise the test above could not fail.
+#[test]
+fn what_is_left_on_the_stack_is_found() {
+    let [p, ..] = parts(Size::Bits2048);
+    let left = left_by(|| leave(&p));
+    let secrets = secrets(Size::Bits2048, &p);
+    let found = left.iter().filter(|word| secrets.contains(word)).count();
+    assert!(found >= 16, "{found} words of p");
+}
+
+#[inline(never)]
+fn leave(number: &[u8]) {
+    let mut limbs = [[0u64; 16]; 64];
+    for (limb, bytes) in limbs[0].iter_mut().zip(number.rchunks(8)) {
+        *limb = u64::from_be_bytes(bytes.try_into().unwrap());
+    }
+    let [first, rest @ ..] = &mut limbs;
+    rest.fill(*first);
+    black_box(&mut limbs);
+}

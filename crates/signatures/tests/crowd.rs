@@ -1,0 +1,176 @@
+//! What a receiver drops before its lanes see it, while messages of strangers wait for too long.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use common::{NOW, receiver, sign, stamp};
+use linewarden_signatures::lane::OneByOne;
+use linewarden_signatures::message::TimeMs;
+use linewarden_signatures::receive::{Checked, Verified};
+use linewarden_signatures::refusal::Refusal;
+use linewarden_signatures::scheduler::engine::{Lane, LaneLost};
+use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::policy::Adaptive;
+use linewarden_signatures::scheduler::{Class, Config, LaneKind, LaneSpec, Outcome, Shed, Span};
+use linewarden_signatures::scheme::Scheme;
+use linewarden_signatures::service::{Delivery, Lanes, Service};
+use linewarden_signatures::udp::Datagram;
+
+/// Whether a lane may work, and how many messages were verified.
+#[derive(Default)]
+struct Door {
+    state: Mutex<(bool, u64)>,
+    changed: Condvar,
+}
+
+impl Door {
+    fn set(&self, open: bool) {
+        self.state.lock().unwrap().0 = open;
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, condition: impl Fn(&(bool, u64)) -> bool) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| !condition(state)).unwrap());
+    }
+}
+
+impl Delivery for Door {
+    fn verified(&self, _: Verified, _: Span) {
+        self.state.lock().unwrap().1 += 1;
+        self.changed.notify_all();
+    }
+}
+
+/// Verifies while the door is open.
+struct Gated(OneByOne, Arc<Door>);
+
+impl Lane<Checked> for Gated {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [Checked],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        self.1.wait_until(|(open, _)| *open);
+        self.0.run(class, jobs, outcomes)
+    }
+}
+
+fn now() -> TimeMs {
+    NOW
+}
+
+fn service(door: &Arc<Door>) -> Service {
+    // A message takes a millisecond, it says: 50 that wait are too many.
+    let line = Line::new(Span::ZERO, 1_000.0);
+    let spec = LaneSpec::new("gated", LaneKind::Cpu).with(Class::ED25519_VERIFY, line);
+    let lane: Box<dyn Lane<Checked>> = Box::new(Gated(OneByOne::default(), Arc::clone(door)));
+    let lanes = Lanes {
+        lanes: vec![(spec, lane)],
+        places: None,
+    };
+    let delivery: Arc<dyn Delivery> = Arc::<Door>::clone(door);
+    let policy = Box::new(Adaptive::default());
+    Service::start(
+        receiver(),
+        Config::default(),
+        policy,
+        lanes,
+        delivery,
+        now,
+        [[1; 16], [2; 16]],
+    )
+    .unwrap()
+}
+
+fn take(service: &mut Service, bytes: &[u8], sender: &str) {
+    let sender: SocketAddr = sender.parse().unwrap();
+    let queued = Duration::ZERO;
+    service.take(&Datagram {
+        bytes,
+        sender,
+        queued,
+    });
+    service.submit().unwrap();
+}
+
+fn message(number: u8) -> Vec<u8> {
+    sign(Scheme::Ed25519, stamp(NOW, 1), number)
+}
+
+/// The same message with signatures that do not hold.
+fn forged(number: u32) -> Vec<u8> {
+    let mut forged = message(9);
+    let place = forged.len() - 64;
+    for (byte, of_number) in forged[place + 32..].iter_mut().zip(number.to_le_bytes()) {
+        *byte ^= of_number;
+    }
+    forged
+}
+
+const HONEST: &str = "192.0.2.1:7447";
+const FLOOD: &str = "192.0.2.66:9";
+
+#[test]
+fn while_strangers_wait_suspects_are_dropped_and_known_senders_are_not() {
+    let door = Arc::new(Door::default());
+    let mut service = service(&door);
+    door.set(true);
+    // One sender becomes known; a source becomes suspect.
+    take(&mut service, &forged(1), FLOOD);
+    take(&mut service, &message(1), HONEST);
+    door.wait_until(|(_, verified)| *verified == 1);
+    assert_eq!(service.report().unwrap().refused, [(Refusal::WrongSignature, 1)]);
+    door.set(false);
+    // More than the inbox holds, of many sources: the core takes them in, and is crowded.
+    for number in 0..1_100 {
+        let [high, low] = (number as u16).to_be_bytes();
+        take(
+            &mut service,
+            &forged(2 + number),
+            &format!("203.0.{high}.{low}:9"),
+        );
+    }
+    let crowded_out = |service: &Service| {
+        let shed = service.report().unwrap().shed();
+        shed.iter()
+            .find_map(|(why, count)| (*why == Shed::Crowded).then_some(*count))
+            .unwrap_or(0)
+    };
+    let before = crowded_out(&service);
+    for number in 0..100 {
+        take(&mut service, &forged(5_000 + number), FLOOD);
+    }
+    assert_eq!(crowded_out(&service), before + 100, "suspects");
+    for number in 2..=101 {
+        take(&mut service, &message(number), HONEST);
+    }
+    assert_eq!(crowded_out(&service), before + 100, "a known sender");
+    // Of new sources some are taken: none of them could become known otherwise.
+    for number in 0..1_000u16 {
+        let [high, low] = number.to_be_bytes();
+        take(
+            &mut service,
+            &forged(6_000 + u32::from(number)),
+            &format!("198.51.{high}.{low}:9"),
+        );
+    }
+    let of_new = crowded_out(&service) - before - 100;
+    assert!(
+        of_new < 1_000,
+        "{of_new} of 1,000 new sources' messages were dropped"
+    );
+    door.set(true);
+    let report = service.finish().unwrap();
+    assert_eq!(report.verified, 101);
+}
