@@ -1,9 +1,10 @@
 //! The helper data of a device, from a file, and the keys that they give together with its PUF.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use linewarden_files::open_regular;
 use linewarden_protocol::device::PufQuery;
 use linewarden_protocol::ids::{DeviceId, Mode, Suite};
 use linewarden_protocol::keys::RowKey;
@@ -50,7 +51,8 @@ impl Credential {
     /// The file, and the byte and problem of a bad content (repeated cells and wrong counts among them, LAP/1 1.1).
     pub fn read_from(path: &Path) -> Result<Self, CredentialError> {
         let mut magic = [0; 4];
-        let opened = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        let file = open_regular(path, OpenOptions::new().read(true));
+        let opened = file.and_then(|mut file| file.read_exact(&mut magic));
         match (opened, &magic) {
             (Ok(()), b"LWHP") => Ok(Self::Pool(PoolHelper::read_from(path)?)),
             (Ok(()), b"LWHK") => Ok(Self::Key(HelperData::read_from(path)?)),

@@ -60,7 +60,7 @@ fn lock_beside(path: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path.with_file_name(name))?;
     lock.lock()?;
     Ok(lock)

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use crate::open_unhung;
 use crate::write::sync_parent;
+use crate::{open_regular, too_large};
 
 /// Why a private file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -33,19 +33,28 @@ pub enum PrivateFileError {
 /// A file that cannot be opened, is not a regular file, belongs to another user, or may be read or written by group or
 /// others.
 pub fn open_private(path: &Path, writable: bool) -> Result<File, PrivateFileError> {
-    let file = open_unhung(path, writable)?;
+    let file =
+        open_regular(path, OpenOptions::new().read(true).write(writable)).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::InvalidInput => PrivateFileError::Unsafe {
+                    problem: error.to_string(),
+                    remedy: "give the path of a file".to_owned(),
+                },
+                _ => error.into(),
+            }
+        })?;
     check(path, &file)?;
     Ok(file)
 }
 
-/// Reads a file with a secret, no further than `bytes_max` bytes.
+/// Reads a whole file with a secret of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open_private`], or what the operating system says of reading.
+/// As [`open_private`], what the operating system says of reading, or [`io::ErrorKind::FileTooLarge`].
 pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let mut file = open_private(path, false)?;
-    // One buffer of full size: growing one would leave copies of the secret behind.
-    let mut bytes = Zeroizing::new(vec![0u8; bytes_max]);
+    // One buffer of full size: growing one would leave copies of the secret behind. One byte more shows a longer file.
+    let mut bytes = Zeroizing::new(vec![0u8; bytes_max.saturating_add(1)]);
     let mut length = 0;
     while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
         match file.read(rest) {
@@ -55,6 +64,9 @@ pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>,
             Err(error) => return Err(error.into()),
         }
     }
+    if length > bytes_max {
+        return Err(too_large(bytes_max).into());
+    }
     bytes.truncate(length);
     Ok(bytes)
 }
@@ -63,12 +75,6 @@ pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>,
 fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
     let refuse = |problem: String, remedy: String| Err(PrivateFileError::Unsafe { problem, remedy });
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return refuse(
-            "it is not a regular file".to_owned(),
-            "give the path of a file".to_owned(),
-        );
-    }
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return refuse(

@@ -3,6 +3,8 @@
 //! A question is 32 bytes, the nonce, and the end of what is sent. An answer is 0, the statement's length `u32`, big-endian, the statement
 //! and the inventory behind it; or 1 and why there is none, in words. The file's mode, 0600, says who may ask.
 
+mod connections;
+
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,14 +15,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linewarden_dataplane::Witness;
-use linewarden_evidence::statement::{INVENTORY_BYTES_MAX, NONCE_BYTES, Nonce};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use linewarden_evidence::statement::{INVENTORY_BYTES_MAX, Nonce};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attester::{Attester, Shown};
 use crate::gateway::PlaneHandle;
 
-/// Somebody who asks and says nothing keeps others waiting for this long at most.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How long an answer may take: a TPM takes its time.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -95,15 +95,11 @@ impl EvidenceDesk {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let clerk = Clerk {
-            listener,
-            stop: Arc::clone(&stop),
-            plane,
-            attester,
-        };
+        let clerk = Clerk { plane, attester };
+        let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lw-evidence".to_owned())
-            .spawn(move || clerk.run())?;
+            .spawn(move || connections::serve(&listener, &stopped, |nonce| clerk.answer(nonce)))?;
         Ok(Self {
             path: path.to_owned(),
             stop,
@@ -139,51 +135,24 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 struct Clerk {
-    listener: UnixListener,
-    stop: Arc<OwnedFd>,
     plane: PlaneHandle,
     attester: Arc<Mutex<Attester>>,
 }
 
 impl Clerk {
-    fn run(&self) {
-        use std::os::fd::AsFd as _;
-        loop {
-            let mut polled = [
-                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
-            ];
-            // Interrupted or failed: both are looked at anyway.
-            let _ = poll(&mut polled, None);
-            if polled.first().is_some_and(|stop| !stop.revents().is_empty()) {
-                return;
-            }
-            if let Ok((stream, _)) = self.listener.accept()
-                && let Err(error) = self.serve(stream)
-            {
-                tracing::debug!(%error, "somebody who asked for a statement has gone");
-            }
-        }
-    }
-
-    fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut nonce = [0; NONCE_BYTES];
-        stream.read_exact(&mut nonce)?;
-        match self.show(Nonce(nonce)) {
+    fn answer(&self, nonce: Nonce) -> Vec<u8> {
+        match self.show(nonce) {
             Ok(shown) => {
                 let length = u32::try_from(shown.statement.len()).unwrap_or(u32::MAX);
-                stream.write_all(&[0])?;
-                stream.write_all(&length.to_be_bytes())?;
-                stream.write_all(&shown.statement)?;
-                stream.write_all(&shown.inventory)
+                [
+                    &[0],
+                    &length.to_be_bytes()[..],
+                    &shown.statement,
+                    &shown.inventory,
+                ]
+                .concat()
             }
-            Err(why) => {
-                stream.write_all(&[1])?;
-                stream.write_all(why.as_bytes())
-            }
+            Err(why) => [&[1], why.as_bytes()].concat(),
         }
     }
 

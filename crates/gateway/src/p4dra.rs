@@ -1,6 +1,7 @@
 //! The provers of `p4dra-classic`, as a text file.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::P4draProver;
@@ -58,19 +59,19 @@ const FILE_BYTES_MAX: usize = 256 << 20;
 /// # Errors
 /// The file, the line and what is wrong with it.
 pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
-    let refuse = |source| ProverFileError::Read {
-        path: path.to_owned(),
-        source,
+    let refuse = |source| match source {
+        PrivateFileError::Io(error) if error.kind() == ErrorKind::FileTooLarge => ProverFileError::Long {
+            path: path.to_owned(),
+        },
+        source => ProverFileError::Read {
+            path: path.to_owned(),
+            source,
+        },
     };
     let length = path.metadata().map_err(|error| refuse(error.into()))?.len();
-    // The buffer is made, and wiped, at its full size. One byte more tells what is longer, or has grown.
-    let room = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX) + 1;
+    // The buffer is made, and wiped, at its full size. A file that has grown since is too long.
+    let room = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX);
     let bytes = read_private(path, room).map_err(refuse)?;
-    if bytes.len() >= room {
-        return Err(ProverFileError::Long {
-            path: path.to_owned(),
-        });
-    }
     parse_provers(&bytes).map_err(|(line, problem)| ProverFileError::Line {
         path: path.to_owned(),
         line,

@@ -1,5 +1,6 @@
 //! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_evidence::statement::Kind;
+use linewarden_files::check_regular;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
 use linewarden_link::{Client, ClientOptions};
 use linewarden_protocol::ids::GatewayId;
@@ -290,7 +292,11 @@ fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
             let warning = (open != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
             return warning.into_iter().collect();
         }
-        Ok(_) => "it is not a regular file".to_owned(),
+        Ok(_) => match check_regular(&audit.path) {
+            Ok(()) => return Vec::new(),
+            Err(error) => format!("{}: {error}", audit.path.display()),
+        },
+        Err(error) if error.kind() != ErrorKind::NotFound => format!("{}: {error}", audit.path.display()),
         Err(_) => match audit.path.parent().map(Path::metadata) {
             Some(Ok(directory)) if directory.is_dir() => return Vec::new(),
             Some(Err(error)) => format!("its directory: {error}"),

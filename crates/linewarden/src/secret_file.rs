@@ -20,18 +20,10 @@ const SIGNING_KEY_BYTES_MAX: usize = 16_384;
 /// # Errors
 /// A file that is not there or cannot be read, or, for safety, one that others can read.
 pub fn read(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    // One byte more tells what is longer.
-    let bytes = read_private(path, bytes_max.saturating_add(1)).map_err(|error| match error {
+    read_private(path, bytes_max).map_err(|error| match error {
         PrivateFileError::Unsafe { .. } => Failure::unsafe_(format!("{}: {error}", path.display())),
         PrivateFileError::Io(_) => Failure::input(format!("{}: cannot be read: {error}", path.display())),
-    })?;
-    match bytes.len() > bytes_max {
-        true => Err(Failure::input(format!(
-            "{}: longer than {bytes_max} bytes, which no file of this kind is",
-            path.display()
-        ))),
-        false => Ok(bytes),
-    }
+    })
 }
 
 /// Reads the secret of packets' tags: 32 hexadecimal digits.

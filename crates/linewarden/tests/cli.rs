@@ -14,6 +14,8 @@ mod configuration;
 mod import;
 #[path = "cli/messages.rs"]
 mod messages;
+#[path = "cli/named_files.rs"]
+mod named_files;
 #[path = "cli/puf.rs"]
 mod puf;
 #[path = "cli/registries.rs"]

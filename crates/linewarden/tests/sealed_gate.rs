@@ -64,6 +64,7 @@ struct Site {
     echo: UdpSocket,
     lab: Lab,
     directory: tempfile::TempDir,
+    is_sealed: bool,
     v6: bool,
 }
 
@@ -85,6 +86,11 @@ impl Site {
     /// `forwards`: opened datagrams go past the gateway's network stack. `pins`: where the gate is kept when the gateway
     /// ends.
     fn with(v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
+        Self::of("sealed", 300, v6, forwards, pins)
+    }
+
+    /// With a gate of that kind, and sessions of so many seconds.
+    fn of(gate: &str, lease_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
@@ -96,8 +102,8 @@ impl Site {
         std::fs::write(
             at.join("gateway.toml"),
             format!(
-                "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"sealed\"\n\
-                 {when_gone}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\n\
+                 lease_s = {lease_s}\n{when_gone}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
                 GATEWAY.v4, GATEWAY.v6
             ),
         )
@@ -121,8 +127,13 @@ impl Site {
         let service = SocketAddr::new(ip(&SERVICE, v6), PORT);
         let file = at.join("devices/00000000000000d1.toml");
         let config = std::fs::read_to_string(&file).unwrap();
+        let is_sealed = gate == "sealed";
         let tunnel = format!("\n[[tunnel]]\nlisten = \"127.0.0.1:{PORT}\"\nservice = \"{service}\"\n");
-        std::fs::write(&file, config + &tunnel).unwrap();
+        std::fs::write(
+            &file,
+            config + is_sealed.then_some(tunnel.as_str()).unwrap_or_default(),
+        )
+        .unwrap();
         let gateway_address = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
         let agent = agent(&lab, at, gateway_address);
         agent.wait_for("session", |line| line["event"] == "authenticated");
@@ -134,6 +145,7 @@ impl Site {
             echo,
             lab,
             directory,
+            is_sealed,
             v6,
         };
         let echo = site.echo.try_clone().unwrap();
@@ -147,10 +159,17 @@ impl Site {
         site
     }
 
-    /// A local program of the device's.
+    /// A local program of the device's, which sends to the tunnel, or plainly to the service.
     fn program(&self) -> UdpSocket {
-        let socket = socket(&self.lab.devices, "127.0.0.1:0".parse().unwrap());
-        socket.connect(("127.0.0.1", PORT)).unwrap();
+        let (own, to) = match self.is_sealed {
+            true => (
+                "127.0.0.1".parse().unwrap(),
+                SocketAddr::from(([127, 0, 0, 1], PORT)),
+            ),
+            false => (ip(&DEVICE_HOST, self.v6), self.service),
+        };
+        let socket = socket(&self.lab.devices, SocketAddr::new(own, 0));
+        socket.connect(to).unwrap();
         socket
     }
 
@@ -455,6 +474,81 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     program.send(b"nobody hears this").unwrap();
     site.gateway.wait_for_count("drop_revoked", 1);
     drop(site);
+}
+
+/// The device renews its session while no process of its gateway runs, killed or stopped, and the next process goes on with
+/// that: no datagram is lost, and no session.
+fn renewed_without_a_process(gate: &str) {
+    // It ends soon after a renewal: the next one comes 3/4 of this later, and finds a value of `fresh` that is younger than 16 s.
+    const LEASE_S: u32 = 6;
+    let filesystem = BpfFilesystem::mount();
+    let pins = filesystem.0.path().join("gates");
+    let mut site = Site::of(gate, LEASE_S, false, false, Some(&pins));
+    let program = site.program();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let renewed = |site: &Site| site.agent.event("authenticated")["idx"].as_u64().unwrap();
+    let sent = std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut number = 0u32;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                echoed(&program, &number.to_be_bytes());
+                number += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            number
+        });
+        let mut idx = 0;
+        for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+            site.gateway.end_by(signal);
+            assert_eq!(renewed(&site), idx + 1, "{gate}, {signal}");
+            site.gateway = site.serve();
+            assert_eq!(renewed(&site), idx + 2, "{gate}, after {signal}");
+            idx += 2;
+        }
+        done.store(true, std::sync::atomic::Ordering::Release);
+        traffic.join().unwrap()
+    });
+    assert!(sent > 100, "{sent}");
+    // Counters go on: of the first session, four renewals, and nothing that the gate refused.
+    site.gateway.wait_for_count("reply_ack", 5);
+    let passed = if site.is_sealed {
+        "pass_data"
+    } else {
+        "pass_session"
+    };
+    site.gateway.wait_for_count(passed, u64::from(sent));
+    for verdict in [
+        "drop_stopped",
+        "drop_session",
+        "drop_gate_lease",
+        "drop_fresh",
+        "drop_sequence",
+    ] {
+        assert_eq!(site.gateway.count(verdict), 0, "{gate}, {verdict}");
+    }
+    let ended = site.agent.terminate();
+    let lost = |line: &&Value| line["event"] == "expired" || line["event"] == "session_lost";
+    assert_eq!(ended.iter().find(lost), None, "{ended:?}");
+
+    // Nothing stays after the gate was let go.
+    site.gateway.end_by(Signal::SIGKILL);
+    let release = "serve --config gateway.toml --release";
+    run(&site.lab.gateway, site.directory.path(), PROGRAM, release);
+    assert_eq!(std::fs::read_dir(&pins).unwrap().count(), 0);
+}
+
+#[test]
+fn a_session_is_renewed_at_an_open_gate_while_no_process_runs() {
+    if !skipped() {
+        renewed_without_a_process("open");
+    }
+}
+
+#[test]
+fn a_session_is_renewed_at_a_sealed_gate_while_no_process_runs() {
+    if !skipped() {
+        renewed_without_a_process("sealed");
+    }
 }
 
 /// Somebody else has been this gateway in between, and may have spent what lies here: none of it is used.

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
+use linewarden_files::open_regular;
 use linewarden_protocol::ids::DeviceId;
 
 use crate::enrol::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
@@ -37,7 +38,7 @@ impl Registry {
         progress: impl FnMut(Progress),
     ) -> Result<u64> {
         let path = path.as_ref();
-        let mut file = File::open(path).map_err(RegistryError::io(format!("open {}", path.display())))?;
+        let mut file = open_export(path)?;
         let devices = self.check_import(path, &file, key, options.on_conflict).await?;
         file.rewind()
             .map_err(RegistryError::io(format!("read {}", path.display())))?;
@@ -112,7 +113,7 @@ impl ExportFile {
     /// A file that cannot be read, or [`RegistryError::ImportLines`] with all its mistakes.
     pub fn check(path: impl AsRef<Path>, key: &ExportKey) -> Result<Self> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(RegistryError::io(format!("open {}", path.display())))?;
+        let file = open_export(path)?;
         let mut import = Import::begin(path, &file, key)?;
         let mut problems = Problems::default();
         import.read_all(&mut problems);
@@ -143,6 +144,12 @@ impl ExportFile {
             .map_err(RegistryError::io(format!("read {}", self.path.display())))?;
         Import::begin(&self.path, &self.file, key)
     }
+}
+
+/// An export file is read twice: it is a regular file. Its lines are bounded, and its first line says how many there are.
+fn open_export(path: &Path) -> Result<File> {
+    open_regular(path, OpenOptions::new().read(true))
+        .map_err(RegistryError::io(format!("open {}", path.display())))
 }
 
 /// Where a device stands in the file, and how.

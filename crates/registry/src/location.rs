@@ -1,6 +1,8 @@
 //! Where a registry is: a file of SQLite's, or a database of PostgreSQL's.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -52,6 +54,43 @@ const PARAMETERS: [&str; 11] = [
     "password",
     "application_name",
 ];
+
+/// Those that name files.
+const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
+
+impl PostgresAddress {
+    /// The files that the address names. The driver opens them by their paths.
+    pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let query = self.given.split_once('?').map_or("", |(_, query)| query);
+        let values = query.split('&').filter_map(|part| {
+            let (name, value) = part.split_once('=')?;
+            FILES.contains(&name).then(|| decoded(value))
+        });
+        // A certificate may be written out in place of its file.
+        values
+            .filter(|value| !value.trim_ascii_start().starts_with(b"-----BEGIN"))
+            .map(|value| PathBuf::from(OsString::from_vec(value)))
+    }
+}
+
+/// A value of a query (application/x-www-form-urlencoded).
+fn decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| *first == b'%');
+        let digits = digits.and_then(|digits| hex::decode(digits).ok());
+        rest = after
+            .get(if digits.is_some() { 2 } else { 0 }..)
+            .unwrap_or_default();
+        match (digits, first) {
+            (Some(digits), _) => bytes.extend(digits),
+            (None, b'+') => bytes.push(b' '),
+            (None, other) => bytes.push(*other),
+        }
+    }
+    bytes
+}
 
 impl Location {
     /// The file, if it is one.
@@ -269,6 +308,17 @@ mod tests {
             assert!(!error.contains("secret"), "{error}");
             assert!(error.contains("postgres://USER@HOST/DATABASE"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_address_names_its_files() {
+        let text = "postgres://u@h/d?sslrootcert=/a%20b+c%2fd%&sslmode=require&sslkey=k&\
+                    sslcert=-----BEGIN+CERTIFICATE-----&application_name=n";
+        let Location::Postgres(address) = text.parse().unwrap() else {
+            panic!("{text}");
+        };
+        let files: Vec<PathBuf> = address.files().collect();
+        assert_eq!(files, [PathBuf::from("/a b c/d%"), PathBuf::from("k")]);
     }
 
     #[test]

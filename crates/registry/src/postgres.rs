@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use linewarden_files::check_regular;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Postgres, Transaction};
 
@@ -149,6 +150,10 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
             registry: registry.clone(),
         });
     };
+    // The driver would wait for a FIFO, in a thread that keeps the process from ending.
+    for file in address.files() {
+        check_regular(&file).map_err(RegistryError::io(format!("read {}", file.display())))?;
+    }
     let lock_ms = options.busy_timeout.as_millis().to_string();
     let idle_ms = IDLE_MS_MAX.to_string();
     let mut connect = address.options.clone().log_statements(STATEMENTS_AT);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linewarden_files::sync_parent;
+use linewarden_files::{open_regular, sync_parent};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -295,21 +295,19 @@ fn check_header(path: &Path) -> Result<()> {
             problem: problem.to_owned(),
         })
     };
-    let mut file = match OpenOptions::new().read(true).custom_flags(nonblock()).open(path) {
+    let mut file = match open_regular(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(RegistryError::NoRegistry {
                 registry: path.into(),
             });
         }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return not_ours(&error.to_string()),
         Err(error) => return Err(RegistryError::io(format!("open the registry {}", path.display()))(error)),
     };
     let metadata = file
         .metadata()
         .map_err(RegistryError::io(format!("examine {}", path.display())))?;
-    if !metadata.is_file() {
-        return not_ours("it is not a regular file");
-    }
     let mut header = [0u8; 100];
     if let Err(error) = file.read_exact(&mut header) {
         return match error.kind() {
@@ -326,10 +324,6 @@ fn check_header(path: &Path) -> Result<()> {
         return not_ours("it is the SQLite database of another program");
     }
     Ok(())
-}
-
-fn nonblock() -> i32 {
-    rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
 }
 
 /// One connection writes. After a full disk or a failed sync SQLite itself has rolled the transaction back; sqlx goes on

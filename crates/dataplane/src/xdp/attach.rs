@@ -2,8 +2,9 @@
 //!
 //! A link alone lets go when the process ends, however it ends, and then every frame passes. A link that is *pinned* in
 //! the BPF filesystem stays: the program goes on without anybody to renew its freshness value, so that after 16 s it
-//! answers nothing, and a gate lets through only what has a live session, until its lease ends. The next gateway takes
-//! the link over, and puts its own program in without a gap.
+//! answers nothing, and a gate lets through only what has a live session, until its lease ends. A pinned table of programs
+//! ([`programs`]) goes on answering for these 16 s behind a sealed gate. The next gateway takes the link over, and puts its own
+//! program in without a gap.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,8 +13,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::{Link, MapHandle, ProgramMut};
 
+use super::programs;
 use crate::DataPlaneError;
 use crate::ethtool::{self, Offload};
 
@@ -34,25 +36,25 @@ impl Attachment {
         })
     }
 
-    /// Beyond the end of this process; see [`super::Xdp::attach_pinned`].
+    /// Beyond the end of this process, with the table of the programs that it calls then; see [`super::Xdp::attach_pinned`].
     pub(super) fn pinned(
         program: &ProgramMut<'_>,
+        called: Option<MapHandle>,
         ifindex: u32,
         directory: &Path,
         gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
         let place = Place::of(directory, ifindex)?;
         let owner = place.lock()?;
-        let link = match place.take_over(program, ifindex)? {
-            Some(link) => link,
-            None => {
-                let mut link = attach(program, ifindex)?;
-                let pin = place.link();
-                link.pin(&pin)
-                    .map_err(|error| DataPlaneError::kernel(format!("pinning {}", pin.display()), error))?;
-                link
-            }
-        };
+        // Before the program that calls it; after that one is on the interface, that of the process before is not called any more.
+        let table = called
+            .map(|mut table| programs::pin(&mut table, &place.path))
+            .transpose()?;
+        let link = place.hold(program, ifindex).inspect_err(|_| {
+            // The program that is on the interface goes on with its own. What stays is removed by the next gateway.
+            let _ = table.as_ref().map(std::fs::remove_file);
+        })?;
+        programs::remove_but(table.as_deref(), &place.path)?;
         place.note_owner(Some(gateway_id))?;
         Ok(Self {
             link,
@@ -85,6 +87,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         tracing::debug!(%error, ifindex, "no program to take off");
     }
     let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
+    programs::remove_but(None, &place.path)?;
     place.note_owner(None)?;
     removed
         .and_then(|()| std::fs::remove_dir(&place.path))
@@ -235,6 +238,18 @@ impl Place {
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+
+    /// Puts the program on the interface, in the place of an earlier gateway's if there is one.
+    fn hold(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
+        if let Some(link) = self.take_over(program, ifindex)? {
+            return Ok(link);
+        }
+        let mut link = attach(program, ifindex)?;
+        let pin = self.link();
+        link.pin(&pin)
+            .map_err(|error| DataPlaneError::kernel(format!("pinning {}", pin.display()), error))?;
+        Ok(link)
     }
 
     /// The link that an earlier gateway left, with our program in it.

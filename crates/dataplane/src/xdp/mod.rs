@@ -15,6 +15,7 @@ mod measure;
 pub mod microbench;
 pub mod p4dra_bench;
 mod passes;
+mod programs;
 pub mod proof_bench;
 mod rings;
 mod seal;
@@ -27,13 +28,13 @@ mod waiting;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
@@ -200,20 +201,8 @@ impl Xdp {
             }
         };
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
-        let programs = &skeleton.maps.programs;
-        if is_sealed {
-            link(programs, 0, &skeleton.progs.linewarden_gateway)?;
-        }
-        if config.provers > 0 {
-            link(programs, 1, &skeleton.progs.linewarden_proof)?;
-        }
-        if config.p4dra.is_some() {
-            link(programs, 2, &skeleton.progs.linewarden_p4dra)?;
-        }
+        programs::link_all(&skeleton)?;
         let stamping = stamps.then(|| Stamping::map(skeleton.object())).transpose()?;
-        if stamps {
-            link(programs, stamp::PROGRAM, &skeleton.progs.linewarden_stamp)?;
-        }
         let down = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
@@ -264,14 +253,21 @@ impl Xdp {
     }
 
     /// As [`Xdp::attach`], but the program stays when this process ends, held by a link below `directory`, which must
-    /// be on a BPF filesystem: a gate stays shut. The next call for the interface takes its place without a gap,
-    /// and until then its maps take up memory; [`release`] opens.
+    /// be on a BPF filesystem: a gate stays shut, and answers until `fresh` is 16 s old. The next call for the interface takes its
+    /// place without a gap, and until then its maps take up memory; [`release`] opens.
     ///
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
         self.stand_inside(ifindex)?;
-        let attachment = Attachment::pinned(self.program(), ifindex, directory, self.gateway_id)?;
+        let called = self
+            .down
+            .is_some()
+            .then(|| MapHandle::try_from(&self.skeleton.maps.kept_programs));
+        let called = called
+            .transpose()
+            .map_err(|error| DataPlaneError::kernel("the table of programs", error))?;
+        let attachment = Attachment::pinned(self.program(), called, ifindex, directory, self.gateway_id)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
             return seal::stay(&self.skeleton.progs.linewarden_seal, ifindex);
@@ -505,14 +501,6 @@ impl StoreBacked for Xdp {
 const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
-
-/// Puts a program where another one calls it by its number in `enum lw_program`.
-fn link(programs: &dyn MapCore, number: u32, program: &ProgramMut<'_>) -> Result<(), DataPlaneError> {
-    let fd = program.as_fd().as_raw_fd();
-    programs
-        .update(&number.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| DataPlaneError::kernel("linking the programs", error))
-}
 
 /// Also where nobody new is let in: that may change, and the privilege is given up once the gateway has started.
 fn open_sender(miss_per_s: u32) -> Option<FrameSender> {

@@ -10,8 +10,9 @@ use libbpf_rs::{Link, OpenObject};
 use linewarden_protocol::verdict::Verdict;
 
 use super::passes::Passes;
+use super::programs::{self, link};
 use super::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters};
+use super::{LOOPBACK, check_privileges, config, quiet_libbpf, read_counters};
 use crate::p4dra::P4draControl;
 use crate::{Config, Counters, DataPlaneError};
 
@@ -50,7 +51,11 @@ impl P4draBench {
         config::regions(skeleton.object(), config)?.begin(&config.live());
         let control = P4draControl::new(config, |_| config::p4dra_regions(skeleton.object(), config))?;
         let off = || DataPlaneError::kernel("loading the bench programs", "p4dra-classic is off");
-        link(&skeleton.maps.programs, 2, &skeleton.progs.bench_p4dra)?;
+        link(
+            &skeleton.maps.programs,
+            programs::P4DRA,
+            &skeleton.progs.bench_p4dra,
+        )?;
         let attached = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
         let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
         Ok(Self {

@@ -16,9 +16,10 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
 use super::passes::Passes;
+use super::programs::{self, link};
 use super::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
 use super::waiting::Waiting;
-use super::{LOOPBACK, check_privileges, config, link, quiet_libbpf, read_counters};
+use super::{LOOPBACK, check_privileges, config, quiet_libbpf, read_counters};
 use crate::store::provers::Provers;
 use crate::{Config, Counters, DataPlaneError};
 
@@ -56,7 +57,11 @@ impl ProofBench {
         open.maps.cases.set_max_entries(config.provers).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
         config::regions(skeleton.object(), config)?.begin(&config.live());
-        link(&skeleton.maps.programs, 1, &skeleton.progs.bench_proof)?;
+        link(
+            &skeleton.maps.programs,
+            programs::PROOF,
+            &skeleton.progs.bench_proof,
+        )?;
         let attached = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
         let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
         let regions = config::prover_regions(skeleton.object(), config)?;

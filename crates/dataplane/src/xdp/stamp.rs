@@ -15,8 +15,6 @@ use crate::store::Region;
 
 /// Words of the option.
 const OPTION_WORDS: usize = Template::BYTES / 8;
-/// Number of this in `enum lw_program`.
-pub(super) const PROGRAM: u32 = 3;
 
 /// `struct lw_stamp`: evidence of one state.
 #[repr(C)]

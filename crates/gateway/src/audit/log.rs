@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
+use linewarden_files::open_regular;
 use linewarden_protocol::ids::GatewayId;
 
 use super::record::{Happening, Record};
@@ -118,17 +119,9 @@ impl Drop for AuditLog {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        // A pipe must not hang whoever opens it before its kind is known.
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600);
+    let mut file = open_regular(path, &mut options)?;
     // A line that a crash cut off stays a line of its own.
     if file.seek(SeekFrom::End(0))? > 0 {
         file.seek(SeekFrom::End(-1))?;

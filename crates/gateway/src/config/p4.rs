@@ -121,7 +121,7 @@ impl P4Section {
                 let chain = read("cert", cert)?;
                 let secret = read_private(key, KEY_BYTES_MAX).map_err(|error| FieldError {
                     is_unsafe: matches!(error, PrivateFileError::Unsafe { .. }),
-                    ..refuse("key", &error)
+                    ..refuse("key", &format_args!("{}: {error}", key.display()))
                 })?;
                 let identity = Identity::from_pem(&chain, &secret).map_err(|error| match error.part {
                     Part::Key => refuse("key", &error),

@@ -26,8 +26,15 @@ fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
     fs::create_dir_all(site.path(name)).unwrap();
     for number in 0..5 {
         let mut bytes = chip.read(Challenge::Whole, 8 * CHIP_BYTES).unwrap().to_bytes();
-        let noisy = data.iter().map(|byte| (0..8).fold(*byte, |byte, bit| byte ^ u8::from(noise.random_bool(share)) << bit));
-        bytes.iter_mut().zip(noisy).for_each(|(byte, noisy)| *byte = noisy);
+        let noisy = data.iter().map(|byte| {
+            (0..8).fold(*byte, |byte, bit| {
+                byte ^ u8::from(noise.random_bool(share)) << bit
+            })
+        });
+        bytes
+            .iter_mut()
+            .zip(noisy)
+            .for_each(|(byte, noisy)| *byte = noisy);
         fs::write(site.path(&format!("{name}/{number}.bin")), bytes).unwrap();
     }
 }
@@ -133,11 +140,16 @@ fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
         let enroll = |device: u64| {
             let name = format!("noisy{device}");
             write_noisy(&site, &name, device, &data, 0.05);
-            site.on_registry(&format!("device enroll readouts {name} --device {device} --out devices"))
+            site.on_registry(&format!(
+                "device enroll readouts {name} --device {device} --out devices"
+            ))
         };
         enroll(10 + case).ok();
         let error = enroll(20 + case).refused(4);
-        assert!(error.contains("the same chip, or chips with memory in common"), "{error}");
+        assert!(
+            error.contains("the same chip, or chips with memory in common"),
+            "{error}"
+        );
     }
 }
 

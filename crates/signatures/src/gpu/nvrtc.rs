@@ -8,6 +8,7 @@ use std::path::Path;
 use std::ptr;
 
 use libloading::Library;
+use linewarden_files::check_regular;
 
 use super::error::NoGpu;
 use super::source::{HEADERS, Unit};
@@ -77,6 +78,13 @@ impl Nvrtc {
         for name in NAMES {
             let path =
                 directory.map_or_else(|| OsString::from(name), |directory| directory.join(name).into());
+            // The loader would wait for a FIFO.
+            if directory.is_some()
+                && let Err(error) = check_regular(&path)
+            {
+                tried = format!("{}: {error}", path.display());
+                continue;
+            }
             // SAFETY: NVRTC's initialisers only set up the compiler.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Self::bind(library),

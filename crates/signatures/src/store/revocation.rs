@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use linewarden_files::read_regular_text;
+use linewarden_files::read_text_bounded;
 
 use crate::message::KeyId;
 
@@ -80,7 +80,7 @@ impl Revocations {
     /// # Errors
     /// A file that cannot be read, is not whole, or has a line that is none.
     pub fn read(path: &Path) -> Result<Self, RevocationError> {
-        let text = read_regular_text(path, FILE_BYTES_MAX).map_err(|source| RevocationError::Io {
+        let text = read_text_bounded(path, FILE_BYTES_MAX).map_err(|source| RevocationError::Io {
             path: path.to_owned(),
             source,
         })?;

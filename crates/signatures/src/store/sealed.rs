@@ -148,7 +148,12 @@ pub fn open_sealed(
     bytes_max: usize,
 ) -> Result<(KeyId, Zeroizing<Vec<u8>>), SealedFileError> {
     let bytes_max = bytes_max.saturating_add(HEADER_BYTES + linewarden_files::seal::SEAL_OVERHEAD_BYTES);
-    let bytes = read_private(path, bytes_max.saturating_add(1)).map_err(|error| match error {
+    let foreign = || SealedFileError::Foreign {
+        path: path.to_owned(),
+        wanted: kind.name(),
+    };
+    let bytes = read_private(path, bytes_max).map_err(|error| match error {
+        PrivateFileError::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => foreign(),
         PrivateFileError::Io(source) => SealedFileError::Io {
             path: path.to_owned(),
             source,
@@ -158,13 +163,6 @@ pub fn open_sealed(
             source,
         },
     })?;
-    let foreign = || SealedFileError::Foreign {
-        path: path.to_owned(),
-        wanted: kind.name(),
-    };
-    if bytes.len() > bytes_max {
-        return Err(foreign());
-    }
     let (head, blob) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or_else(foreign)?;
     let [magic @ .., version, of_kind, _, _] = *head.first_chunk::<8>().ok_or_else(foreign)?;
     if magic != *MAGIC {

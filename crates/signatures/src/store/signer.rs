@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use linewarden_files::{PrivateFileError, create_private, read_private, read_regular_text, replace};
+use linewarden_files::{PrivateFileError, create_private, read_private, read_text_bounded, replace};
 use zeroize::Zeroizing;
 
 use super::machine::MachineId;
@@ -228,7 +228,7 @@ impl SignerDirectory {
 /// # Errors
 /// A file that cannot be read, or holds none.
 pub fn read_public(path: &Path) -> Result<PublicKey, SignerFileError> {
-    let text = read_regular_text(path, PUBLIC_KEY_BYTES_MAX).map_err(|source| SignerFileError::Io {
+    let text = read_text_bounded(path, PUBLIC_KEY_BYTES_MAX).map_err(|source| SignerFileError::Io {
         path: path.to_owned(),
         source,
     })?;

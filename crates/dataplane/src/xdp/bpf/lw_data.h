@@ -358,8 +358,8 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 		if (port == cfg.lap_port && lw_is_data_up(&c->frame))
 			return lw_sealed(c);
 		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port))) {
-			bpf_tail_call(c->xdp, &programs, LW_PROGRAM_GATEWAY);
-			/* The kernel empties the table when the process ends: nobody would renew the fresh value either. */
+			bpf_tail_call(c->xdp, &kept_programs, LW_KEPT_GATEWAY);
+			/* The table is empty: somebody has removed its pin, and the process has ended. */
 			return LW_DROP_STOPPED;
 		}
 	}

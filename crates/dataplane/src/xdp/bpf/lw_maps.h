@@ -84,16 +84,30 @@ struct {
 } misses SEC(".maps");
 
 /*
- * Programs that another one ends by calling: what authenticates behind a sealed gate, and what checks PROOFs and proofs of
- * p4dra-classic, for whose sixteen words the stack has no room beside all else; and what stamps packets that pass.
+ * Programs that another one ends by calling, and that end with the gateway's process, for it alone reads what they find and says what
+ * they may state: those that check PROOFs and proofs of p4dra-classic, for whose sixteen words the stack has no room beside all else, and
+ * the one that stamps packets that pass. The kernel empties a table of programs when the last descriptor and the last pin of it are gone;
+ * this table is never pinned.
  */
-enum lw_program { LW_PROGRAM_GATEWAY, LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
+enum lw_program { LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, LW_PROGRAMS);
 	__type(key, __u32);
 	__type(value, __u32);
 } programs SEC(".maps");
+
+/*
+ * What outlives the process where the gate does: the program that authenticates behind a sealed gate. It stops by itself when `fresh` is
+ * 16 s old. Pinned beside the link (attach.rs), for the kernel would empty it otherwise.
+ */
+enum lw_kept_program { LW_KEPT_GATEWAY, LW_KEPT_PROGRAMS };
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, LW_KEPT_PROGRAMS);
+	__type(key, __u32);
+	__type(value, __u32);
+} kept_programs SEC(".maps");
 
 /*
  * SipHash words absorbed and map elements looked up, for the benches; `bench.bpf.c` defines LW_COUNT_WORK. Globals

@@ -69,7 +69,7 @@ pub(super) fn of(
             let (key, value) = first()?;
             vec![entry(&key, settings(&value))]
         }
-        "programs" => {
+        "programs" | "kept_programs" => {
             let mut entries = Vec::new();
             for slot in 0..map.max_entries() {
                 if let Some(value) = read(map, name, &slot.to_ne_bytes())? {

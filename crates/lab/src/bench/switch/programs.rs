@@ -12,6 +12,9 @@ use crate::bench::BenchError;
 #[derive(Clone, Debug)]
 pub struct Programs(PathBuf);
 
+/// No program and no packet test is longer.
+const FILE_BYTES_MAX: usize = 64 << 20;
+
 impl Programs {
     /// Those of that directory.
     #[must_use]
@@ -45,7 +48,7 @@ impl Programs {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, BenchError> {
-    std::fs::read(path).map_err(|source| BenchError::P4File {
+    linewarden_files::read_bounded(path, FILE_BYTES_MAX).map_err(|source| BenchError::P4File {
         path: path.to_owned(),
         source,
     })

@@ -1,8 +1,8 @@
 //! `linewarden signed send`.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linewarden_files::open_regular;
 use linewarden_signatures::gpu::Options;
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::Graphics;
@@ -30,6 +31,9 @@ use super::seal::SignerArgs;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
 use crate::signals::{Signals, Told};
+
+/// All of it is held in memory.
+const INPUT_BYTES_MAX: u64 = 1 << 30;
 
 /// What to sign, and where to send it.
 #[derive(Args, Debug)]
@@ -71,7 +75,7 @@ pub struct SendArgs {
     /// Lines are hexadecimal digits
     #[arg(long)]
     hex: bool,
-    /// Where lines come from; standard input if not given
+    /// A regular file with the lines, of at most 1 GiB; standard input if not given
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// Send so many messages, and begin with the first line again after the last; needs --input
@@ -195,8 +199,8 @@ impl Sender {
     /// All lines of a file, once or until so many messages were sent.
     fn send_file(&mut self, path: &std::path::Path, count: Option<u64>) -> Result<(), Failure> {
         let unreadable = |error: io::Error| Failure::input(format!("{}: {error}", path.display()));
-        let file = File::open(path).map_err(unreadable)?;
-        let mut reader = BufReader::new(file);
+        let file = open_regular(path, OpenOptions::new().read(true)).map_err(unreadable)?;
+        let mut reader = BufReader::new(file.take(INPUT_BYTES_MAX + 1));
         let mut payloads = Vec::new();
         let mut number = 0;
         while let Some(line) = next_line(&mut reader, unreadable, |_| Ok(true))? {
@@ -204,6 +208,12 @@ impl Sender {
             payloads.extend(self.payload(&line, number)?);
         }
         let count = count.unwrap_or(payloads.len() as u64);
+        if reader.get_ref().limit() == 0 {
+            let path = path.display();
+            return Err(Failure::input(format!(
+                "{path}: longer than {INPUT_BYTES_MAX} bytes"
+            )));
+        }
         if payloads.is_empty() {
             return Err(Failure::input(format!("{}: has no lines", path.display())));
         }

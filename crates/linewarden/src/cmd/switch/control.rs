@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use linewarden_files::read_text_bounded;
 use linewarden_p4runtime::arbitration::Limits;
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::server::Options;
@@ -18,6 +19,7 @@ use linewarden_switch::tables::HashSeed;
 use linewarden_tls::ServerTls;
 use serde::Serialize;
 
+use super::PROGRAM_BYTES_MAX;
 use super::attest::AttestArgs;
 use super::tls::ServerTlsArgs;
 use crate::failure::Failure;
@@ -198,7 +200,7 @@ fn install(
         control.run_bare(switch).map_err(|error| wrong(path, &error))?;
         return Ok(None);
     };
-    let text = std::fs::read_to_string(info_path).map_err(|error| wrong(info_path, &error))?;
+    let text = read_text_bounded(info_path, PROGRAM_BYTES_MAX).map_err(|error| wrong(info_path, &error))?;
     let info = P4Info::from_text(&text).map_err(|error| wrong(info_path, &error))?;
     let pipeline = Pipeline {
         info: Arc::new(info),

@@ -14,6 +14,9 @@ pub use self::simple_switch::without_separator;
 
 use crate::failure::Failure;
 
+/// No compiled program, and no P4Info, is longer.
+const PROGRAM_BYTES_MAX: usize = 64 << 20;
+
 /// What about the P4 switch.
 #[derive(Subcommand, Debug)]
 pub enum SwitchCommand {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use linewarden_files::read_bounded;
 use linewarden_switch::clock::Clock;
 use linewarden_switch::ports::{PortError, PortSet, PortSpec, packet, pcap, xdp};
 use linewarden_switch::serve::{ServeError, WorkerCounters, serve};
@@ -13,6 +14,7 @@ use linewarden_switch::switch::{DROP_PORT, Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde::Serialize;
 
+use super::PROGRAM_BYTES_MAX;
 use super::attest::AttestArgs;
 use super::control::{self, ControlArgs};
 use super::simple_switch::SimpleSwitchArgs;
@@ -172,7 +174,7 @@ fn wrong(path: &Path, what: &dyn std::fmt::Display) -> Failure {
 }
 
 fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
-    let json = std::fs::read(path).map_err(|error| wrong(path, &error))?;
+    let json = read_bounded(path, PROGRAM_BYTES_MAX).map_err(|error| wrong(path, &error))?;
     Ok((path, json))
 }
 

@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use linewarden_files::{read_bounded, read_text_bounded};
 use linewarden_switch::stf::{Test, run as runner};
 use serde::Serialize;
 
+use super::PROGRAM_BYTES_MAX;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
+
+/// No packet test is longer.
+const TEST_BYTES_MAX: usize = 16 << 20;
 
 /// Which packet tests.
 #[derive(Args, Debug)]
@@ -95,13 +100,14 @@ fn collect(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn one(path: &Path, program: Option<&Path>) -> Result<(), String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = read_text_bounded(path, TEST_BYTES_MAX).map_err(|error| error.to_string())?;
     let test = Test::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
     let program = match program {
         Some(program) => program.to_path_buf(),
         None => find_program(path).ok_or("no compiled program belongs to it: name one with --program")?,
     };
-    let json = std::fs::read(&program).map_err(|error| format!("{}: {error}", program.display()))?;
+    let json = read_bounded(&program, PROGRAM_BYTES_MAX)
+        .map_err(|error| format!("{}: {error}", program.display()))?;
     runner::run(&json, &test).map_err(|error| error.to_string())
 }
 

@@ -11,7 +11,7 @@ use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
 use crate::failure::Failure;
-use crate::results;
+use crate::{config_file, results};
 
 /// Where a device's files lie.
 pub struct DeviceFiles {
@@ -55,7 +55,7 @@ impl DeviceFiles {
                 self.config.display()
             ))
         };
-        let text = std::fs::read_to_string(&self.config).map_err(|error| unreadable(&error))?;
+        let text = config_file::read_text(&self.config).map_err(|error| unreadable(&error))?;
         let config: AgentConfig = toml::from_str(&text).map_err(|error| unreadable(&error))?;
         Ok(Some(config.puf.simulated.map_or(0, |puf| puf.chip)))
     }

@@ -307,6 +307,9 @@ fn known_senders_and_strangers_share_a_lane_three_to_one() {
         rig.finish(CPU, Outcome::Rejected);
     }
     let done = rig.left.len() - 1;
-    assert!((done / 4).abs_diff(of_strangers) <= 16, "{of_strangers} of {done}");
+    assert!(
+        (done / 4).abs_diff(of_strangers) <= 16,
+        "{of_strangers} of {done}"
+    );
     assert!(known.iter().any(|job| rig.left.contains_key(job)));
 }

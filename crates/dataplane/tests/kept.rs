@@ -1,0 +1,281 @@
+//! What of a sealed gate outlives its process: the data plane is dropped, as by the end of its process, and the program that stays on the
+//! interface is run on frames. Needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, XdpFlags};
+use linewarden_dataplane::xdp::{self, Xdp};
+use linewarden_dataplane::{DataPlane, DataPlaneError};
+use linewarden_protocol::gateway::Row;
+use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::verdict::Verdict::{self, *};
+use zerocopy::IntoBytes as _;
+
+use support::device::{A, GATEWAY, Response, sealed_frame, service_end};
+use support::netns::{ip, leave_namespace};
+use support::shape::Shape;
+use support::world::attest::{proof, round};
+use support::world::real_now;
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const FRESH: [u8; 8] = [7; 8];
+
+/// A BPF filesystem of the test's own.
+struct BpfFilesystem(tempfile::TempDir);
+
+impl BpfFilesystem {
+    fn mount() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "bpf", "bpf"]).arg(directory.path()).status();
+        assert!(mounted.unwrap().success());
+        Self(directory)
+    }
+}
+
+impl Drop for BpfFilesystem {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// A gateway's data plane at a sealed gate that stays.
+fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
+    let shape = Shape {
+        provers: 16,
+        ..Shape::SEALED
+    };
+    let mut plane = Xdp::load_kept(&shape.config(), pins)?;
+    for interface in interfaces {
+        plane.attach_pinned(*interface, pins)?;
+    }
+    Ok(plane)
+}
+
+#[test]
+fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
+    let filesystem = match capability() {
+        true => BpfFilesystem::mount(),
+        false => return,
+    };
+    let pins = filesystem.0.path().join("gates");
+    for pair in ["lw-a type veth peer name lw-x", "lw-b type veth peer name lw-y"] {
+        ip(&format!("link add {pair}"));
+    }
+    let interfaces = ["lw-a", "lw-b"].map(index_of);
+    let [first, second] = interfaces;
+
+    let mut plane = start(&pins, &interfaces).unwrap();
+    let row = |idx| Row {
+        challenge: A.challenge(Mode::Pool, RowIndex(idx)),
+        auth_key: A.auth_key(Mode::Pool, RowIndex(idx)),
+    };
+    let rows: Vec<Row> = (0..4).map(row).collect();
+    plane
+        .install(A.id(), Mode::Pool, RowIndex(0), &rows, None)
+        .unwrap();
+    let now_ns = real_now().monotonic_ms * 1_000_000;
+    plane.set_fresh(FRESH, now_ns);
+    let request = A.frame(false).udp(A.request([1; 16]).as_bytes());
+    let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
+    let before = Tried::of(first);
+    assert_eq!(before.run(&request), (XDP_TX, Some(ReplyChallenge)));
+    assert_eq!(before.run(&claim), (XDP_DROP, Some(DropRound)));
+
+    drop(plane);
+    // The kernel empties the tables of programs a moment later, in a thread of its own.
+    let until = Instant::now() + Duration::from_secs(60);
+    while before.run(&claim).1 != Some(DropStopped) {
+        assert!(Instant::now() < until, "PROOFs are still judged");
+    }
+    // That of the same moment that is kept is not empty, on either interface: the whole handshake, and DATA.
+    for interface in interfaces {
+        assert_eq!(Tried::of(interface).run(&request), (XDP_TX, Some(ReplyChallenge)));
+    }
+    let answer = Response {
+        mode: Mode::Pool,
+        idx: 0,
+        gateway: GATEWAY,
+        fresh: FRESH,
+        bound: None,
+        nonce: [1; 16],
+    };
+    let response = A.frame(false).udp(&answer.bytes(A));
+    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAck)));
+    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckAgain)));
+    let held = support::device::Held::of(A, Mode::Pool, &A.response(&answer));
+    let to = service_end(false);
+    let data = |seq| sealed_frame(A, &to).udp(&held.seal(seq, &to, b"reading"));
+    assert_eq!(before.run(&data(1)), (XDP_PASS, Some(PassData)));
+
+    // The next process takes its place, and leaves one table at each interface.
+    let plane = start(&pins, &interfaces).unwrap();
+    let after = Tried::of(first);
+    assert_ne!(before.id, after.id);
+    assert_eq!(after.run(&request), (XDP_TX, Some(ReplyChallenge)));
+    assert_eq!(after.run(&data(2)), (XDP_PASS, Some(PassData)));
+    for interface in interfaces {
+        let names = names(&place(&pins, interface));
+        let tables = names.iter().filter(|name| name.starts_with("programs-"));
+        assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
+    }
+    drop(plane);
+    assert_eq!(Tried::of(second).run(&request), (XDP_TX, Some(ReplyChallenge)));
+
+    // Older than 16 s, `fresh` stops the answers, whoever is there.
+    let plane = start(&pins, &[]).unwrap();
+    plane
+        .store()
+        .set_fresh(FRESH, now_ns.saturating_sub(17_000_000_000));
+    drop(plane);
+    for interface in interfaces {
+        let tried = Tried::of(interface);
+        assert_eq!(tried.run(&request), (XDP_DROP, Some(DropStopped)));
+        assert_eq!(
+            tried.run(&data(u32::from(interface == second) + 3)),
+            (XDP_PASS, Some(PassData))
+        );
+    }
+
+    for interface in interfaces {
+        assert!(xdp::release(&pins, interface).unwrap());
+    }
+    assert!(xdp::release_memory(&pins, GATEWAY.0).unwrap());
+    assert_eq!(names(&pins), BTreeSet::new());
+}
+
+/// A start that a program of somebody else on the interface refuses leaves no pin behind, and the gate of before as it is.
+#[test]
+fn a_start_that_fails_takes_nothing_from_the_gate_before() {
+    let filesystem = match capability() {
+        true => BpfFilesystem::mount(),
+        false => return,
+    };
+    let pins = filesystem.0.path().join("gates");
+    ip("link add lw-a type veth peer name lw-x");
+    let interface = index_of("lw-a");
+    let elsewhere = filesystem.0.path().join("elsewhere");
+    drop(start(&elsewhere, &[interface]).unwrap());
+    let error = start(&pins, &[interface]).err().unwrap().to_string();
+    assert!(error.contains("another XDP program"), "{error}");
+    assert_eq!(names(&place(&pins, interface)), BTreeSet::new());
+    let names = names(&place(&elsewhere, interface));
+    assert!(
+        names.contains("link") && names.contains("programs-0"),
+        "{names:?}"
+    );
+    assert!(xdp::release(&elsewhere, interface).unwrap());
+}
+
+/// In a network namespace of its own; `false`, with the reason, without the privilege.
+fn capability() -> bool {
+    match Xdp::load(&Shape::SEALED.config()) {
+        Ok(_) => leave_namespace(),
+        Err(DataPlaneError::Privilege { needed, .. }) => {
+            println!("SKIPPED: needs {needed}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+/// Where an interface's pins are.
+fn place(pins: &Path, interface: u32) -> PathBuf {
+    let name = names(pins)
+        .into_iter()
+        .find(|name| name.ends_with(&format!("-if-{interface}")));
+    pins.join(name.unwrap())
+}
+
+fn index_of(name: &str) -> u32 {
+    let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: a string that ends with a zero byte.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// The program on an interface, with its counters.
+struct Tried {
+    id: u32,
+    program: OwnedFd,
+    percpu: MapHandle,
+}
+
+impl Tried {
+    fn of(interface: u32) -> Self {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let hook = libbpf_rs::Xdp::new(null.as_fd());
+        let id = hook.query_id(interface.cast_signed(), XdpFlags::NONE).unwrap();
+        let options = ProgInfoQueryOptions::default().include_map_ids(true);
+        let mut programs = ProgInfoIter::with_query_opts(options);
+        let program = programs.find(|program| program.id == id).unwrap();
+        let maps = program.map_ids.iter();
+        let mut maps = maps.map(|id| MapHandle::from_map_id(*id).unwrap());
+        Self {
+            id,
+            program: Program::fd_from_id(id).unwrap(),
+            percpu: maps.find(|map| map.name() == "percpu").unwrap(),
+        }
+    }
+
+    fn counts(&self) -> Vec<u64> {
+        let zero = 0u32.to_ne_bytes();
+        let values = self.percpu.lookup_percpu(&zero, MapFlags::ANY).unwrap().unwrap();
+        let words = |value: &Vec<u8>| -> Vec<u64> {
+            let words = value.chunks_exact(8);
+            words
+                .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+                .collect()
+        };
+        values.iter().map(words).fold(vec![0; 256], |sum, value| {
+            sum.iter().zip(value).map(|(sum, word)| sum + word).collect()
+        })
+    }
+
+    /// What becomes of a frame: the action, and the verdict that was counted.
+    fn run(&self, frame: &[u8]) -> (u32, Option<Verdict>) {
+        let before = self.counts();
+        let mut out = vec![0u8; frame.len() + 256];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the buffers live until the call is back, and are as long as said.
+        let result =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        let after = self.counts();
+        let counted = |verdict: &Verdict| {
+            let at = usize::from(verdict.number());
+            after[at] != before[at]
+        };
+        (options.retval, Verdict::ALL.iter().copied().find(counted))
+    }
+}

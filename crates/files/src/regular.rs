@@ -1,0 +1,51 @@
+//! Opening a file that an operator names: a regular file, or an error at once.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Opens a regular file with these options, whose own flags it replaces. Symbolic links are followed. No FIFO, device or socket is
+/// opened: opening a FIFO waits for its other end, and opening a device can have effects.
+///
+/// # Errors
+/// What the operating system says, or [`io::ErrorKind::InvalidInput`] with a message that names what is there.
+pub fn open_regular(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
+    let path = path.as_ref();
+    // A file that is to be created is not there yet; all other errors come again.
+    if let Ok(metadata) = path.metadata() {
+        refuse_irregular(metadata.file_type())?;
+    }
+    // Another object may have taken its place since: a FIFO must not block before it is refused.
+    let file = options
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    refuse_irregular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Finds out whether [`open_regular`] opens the file for reading, for libraries that open a file by its path.
+///
+/// # Errors
+/// Those of [`open_regular`].
+pub fn check_regular(path: impl AsRef<Path>) -> io::Result<()> {
+    open_regular(path, OpenOptions::new().read(true)).map(drop)
+}
+
+fn refuse_irregular(kind: FileType) -> io::Result<()> {
+    let name = match kind {
+        _ if kind.is_file() => return Ok(()),
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ if kind.is_char_device() => "a character device",
+        _ if kind.is_block_device() => "a block device",
+        _ => "an object of another kind",
+    };
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("it is {name}, not a regular file"),
+    ))
+}

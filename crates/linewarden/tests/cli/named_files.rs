@@ -1,0 +1,320 @@
+//! Something else in the place of a file that a command or a configuration names: an error at once, which names the file and says what is
+//! there. A command that waits for a FIFO never ends, and fails by the test's patience.
+
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use super::*;
+use crate::support::{PATIENCE, Process, free_udp_port, linewarden};
+
+const GATEWAY: &str =
+    "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\ngate = \"off\"\n";
+const REGISTRY: &str = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+const AGENT: &str = "[device]\nid = \"00000000000000d1\"\nhelper = \"devices/00000000000000d1.helper\"\n\
+                     [gateway]\naddress = \"127.0.0.1\"\n";
+const PUF: &str = "[puf.simulated]\nmodel = \"arbiter\"\nseed_file = \"devices/fleet.seed\"\n";
+const CONTROLLER: &str = "[service]\nlisten = \"127.0.0.1:20560\"\n";
+
+/// What may be in a file's place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Odd {
+    Fifo,
+    Socket,
+    Directory,
+    Device,
+    Loop,
+    Long,
+}
+
+impl Odd {
+    const ALL: [Self; 6] = [
+        Self::Fifo,
+        Self::Socket,
+        Self::Directory,
+        Self::Device,
+        Self::Loop,
+        Self::Long,
+    ];
+
+    /// Puts it there; a socket lives as long as what is returned.
+    fn put(self, path: &Path) -> Option<UnixListener> {
+        let link = |to: &str| std::os::unix::fs::symlink(to, path).unwrap();
+        match self {
+            Self::Fifo => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            Self::Socket => return Some(UnixListener::bind(path).unwrap()),
+            Self::Directory => fs::create_dir(path).unwrap(),
+            Self::Device => link("/dev/zero"),
+            Self::Loop => link(path.file_name().unwrap().to_str().unwrap()),
+            Self::Long => {
+                fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+        None
+    }
+
+    fn remove(self, path: &Path) {
+        let removed = match self {
+            Self::Directory => fs::remove_dir(path),
+            _ => fs::remove_file(path),
+        };
+        removed.unwrap();
+    }
+
+    fn said(self) -> &'static [&'static str] {
+        match self {
+            Self::Fifo => &["it is a FIFO, not a regular file"],
+            Self::Socket => &["it is a socket, not a regular file"],
+            Self::Directory => &["it is a directory, not a regular file"],
+            Self::Device => &["it is a character device, not a regular file"],
+            Self::Loop => &["Too many levels of symbolic links"],
+            Self::Long => &["longer than", "too long", "not a SQLite database", "cut off"],
+        }
+    }
+}
+
+/// A command, and a configuration whose file `config.toml` it may name. The file in question is called `odd`.
+struct Setting {
+    words: String,
+    config: String,
+    /// A directory will do, or the bound is so high that it takes its time to get there.
+    without: &'static [Odd],
+}
+
+impl Setting {
+    fn command(words: &str) -> Self {
+        Self {
+            words: words.to_owned(),
+            config: String::new(),
+            without: &[],
+        }
+    }
+
+    /// Of a field of a configuration, which `check` looks at on this machine.
+    fn field(parts: &[&str]) -> Self {
+        Self {
+            config: parts.concat(),
+            ..Self::command("check --machine config.toml")
+        }
+    }
+
+    fn without(self, without: &'static [Odd]) -> Self {
+        Self { without, ..self }
+    }
+}
+
+fn settings() -> Vec<Setting> {
+    [of_gateways(), of_others(), of_commands()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn of_gateways() -> Vec<Setting> {
+    let host = |parts: &[&str]| Setting::field(&[&[GATEWAY], parts].concat());
+    let xdp = |parts: &[&str]| {
+        let gateway = GATEWAY.replace(
+            "dataplane = \"host\"",
+            "dataplane = \"xdp\"\ninterfaces = [\"lo\"]",
+        );
+        Setting::field(&[&[gateway.as_str(), REGISTRY], parts].concat())
+    };
+    let p4 = |parts: &[&str]| {
+        let gateway = GATEWAY.replace("\"host\"", "\"p4\"");
+        let section = "[p4]\naddress = \"127.0.0.1:9559\"\ndevices_port = 0\n";
+        Setting::field(&[&[gateway.as_str(), REGISTRY, section], parts].concat())
+    };
+    const ELSEWHERE: &str = "[controller]\naddresses = [\"a.example:20560\"]\n";
+    const EVIDENCE: &str = "[evidence]\nboot_count = \"boots\"\n";
+    const TRUST: &str = "[evidence]\nboot_count = \"boots\"\nkey = \"evidence.key\"\n[trust]\n";
+    vec![
+        host(&["[registry]\npath = \"odd\"\nmaster_key_file = \"master.key\"\n"]),
+        host(&["[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"odd\"\n"]),
+        host(&[REGISTRY, "[audit]\npath = \"odd\"\n"]).without(&[Odd::Long]),
+        host(&[REGISTRY, "[attest]\nsigning_key = \"odd\"\n"]),
+        host(&[
+            REGISTRY,
+            "[classic]\nprofile = \"iot\"\nresponse_bits = 64\nport = 20551\ncrps_file = \"odd\"\n",
+        ])
+        .without(&[Odd::Long]),
+        xdp(&["[p4dra_classic]\nprovers_file = \"odd\"\n"]).without(&[Odd::Long]),
+        host(&[
+            ELSEWHERE,
+            "ca = \"odd\"\ncert = \"pki/ca.pem\"\nkey = \"pki/ca.key\"\n",
+        ]),
+        host(&[
+            ELSEWHERE,
+            "ca = \"pki/ca.pem\"\ncert = \"odd\"\nkey = \"pki/ca.key\"\n",
+        ]),
+        host(&[
+            ELSEWHERE,
+            "ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n",
+        ]),
+        xdp(&[EVIDENCE, "key = \"odd\"\n"]),
+        xdp(&[TRUST, "reference = \"odd\"\nkey = \"evidence.pub\"\n"]).without(&[Odd::Long]),
+        xdp(&[TRUST, "reference = \"evidence.pub\"\nkey = \"odd\"\n"]),
+        p4(&["ca = \"odd\"\n"]),
+        p4(&["ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n"]),
+    ]
+}
+
+fn of_others() -> Vec<Setting> {
+    let controller = |cert: &str, key: &str, ca: &str, more: &str| {
+        let tls = format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\"\nca = \"{ca}\"\n");
+        Setting::field(&[CONTROLLER, &tls, REGISTRY, more])
+    };
+    let served = |more: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more);
+    vec![
+        controller("odd", "pki/ca.key", "pki/ca.pem", ""),
+        controller("pki/ca.pem", "odd", "pki/ca.pem", ""),
+        controller("pki/ca.pem", "pki/ca.key", "odd", ""),
+        served("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\ncredentials_file = \"odd\"\n"),
+        served("[telemetry]\notlp = \"https://127.0.0.1:4317\"\nca = \"odd\"\n"),
+        served("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").without(&[Odd::Long]),
+        Setting::field(&[&AGENT.replace("devices/00000000000000d1.helper", "odd"), PUF])
+            .without(&[Odd::Long]),
+        Setting::field(&[
+            AGENT,
+            "[puf.simulated]\nmodel = \"arbiter\"\nseed_file = \"odd\"\n",
+        ]),
+        Setting::field(&[AGENT, "[puf.readouts]\npath = \"odd\"\n"]).without(&[Odd::Directory, Odd::Long]),
+        Setting::field(&[
+            AGENT,
+            PUF,
+            "[attest]\nkey = \"odd\"\nfiles = [\"/etc/hostname\"]\n",
+        ]),
+        Setting::field(&[
+            AGENT,
+            PUF,
+            "[attest]\nkey = \"master.key\"\ntpm = \"device:/dev/null\"\npcrs = [0]\nevent_log = \"odd\"\n",
+        ])
+        .without(&[Odd::Long]),
+    ]
+}
+
+fn of_commands() -> Vec<Setting> {
+    const AT: &str = "--registry fleet.registry --key-file master.key";
+    let command = |words: &str| Setting::command(words);
+    let on_registry = |words: &str| Setting::command(&format!("{words} {AT}"));
+    vec![
+        command("check odd"),
+        command("serve --config odd"),
+        command("agent --config odd"),
+        command("controller --config odd"),
+        command("device list --registry odd --key-file master.key"),
+        command("device list --registry fleet.registry --key-file odd"),
+        command("device list --registry postgres://u@127.0.0.1/d?sslrootcert=odd --key-file master.key")
+            .without(&[Odd::Long]),
+        command("device list --server https://127.0.0.1:1 --server-ca pki/ca.pem --token-file odd"),
+        command("device list --server https://127.0.0.1:1 --server-ca odd --token-file master.key"),
+        on_registry("device import odd --export-key export.key"),
+        on_registry("device import fleet.jsonl --export-key odd"),
+        on_registry("attest group set pumps --reference odd"),
+        on_registry("attest enroll d1 --group pumps --answer odd --pending odd"),
+        command("appraise odd --key evidence.pub --reference evidence.pub"),
+        command("appraise evidence.pub --key odd --reference evidence.pub"),
+        command("signed receive --listen 127.0.0.1:0 --signers odd").without(&[Odd::Directory]),
+        command("signed receive --listen 127.0.0.1:0 --signers signer/signer.json --revoked odd")
+            .without(&[Odd::Long]),
+        command("signed send signer --to 127.0.0.1:9 --input odd").without(&[Odd::Long]),
+        command("signed send signer --to 127.0.0.1:9 --seal-key odd"),
+        command("signed keygen --scheme ra-rsa2048 --layout odd --out new"),
+        command("switch run odd -i 0@lo"),
+        command("switch stf --program odd test.stf"),
+        command("switch stf odd").without(&[Odd::Directory]),
+    ]
+}
+
+/// Runs a command that has to end by itself.
+fn ended(site: &Site, words: &str) -> Said {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
+        .args(words.split_whitespace())
+        .current_dir(site.directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("{words}: it waits for something");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn only_regular_files_are_read_whatever_names_them() {
+    let site = Site::new();
+    for words in [
+        "device enroll simulated --device d1 --rows 2 --out devices --registry fleet.registry --key-file master.key",
+        "device export fleet.jsonl --export-key export.key --registry fleet.registry --key-file master.key",
+        "certificate ca --out pki",
+        "signed keygen --scheme ed25519 --out signer",
+        "evidence key --out evidence.key",
+    ] {
+        let said = site.run(words).ok();
+        if words.starts_with("evidence") {
+            site.write("evidence.pub", &said);
+        }
+    }
+    site.write("test.stf", "");
+    let odd = site.path("odd");
+    let mut wrong = Vec::new();
+    for setting in settings() {
+        site.write("config.toml", &setting.config);
+        for kind in Odd::ALL {
+            if setting.without.contains(&kind) {
+                continue;
+            }
+            let socket = kind.put(&odd);
+            let said = ended(&site, &setting.words);
+            drop(socket);
+            kind.remove(&odd);
+            let (code, text) = (said.code, said.err + &said.out);
+            let says = text.contains("odd") && kind.said().iter().any(|words| text.contains(words));
+            if code == 0 || !says {
+                wrong.push(format!(
+                    "{}: {kind:?}: {code}\n{}{text}",
+                    setting.words, setting.config
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// A reload that finds something else is refused, and the next signals are heard.
+#[test]
+fn a_process_hears_signals_whatever_is_in_the_place_of_its_configuration() {
+    let site = Site::new();
+    let path = site.path("gateway.toml");
+    let port = format!("port = {}\n", free_udp_port());
+    site.write("gateway.toml", &[GATEWAY, &port, REGISTRY].concat());
+    let gateway = Process::start(linewarden(
+        site.directory.path(),
+        "serve --config gateway.toml --json --every 1",
+    ));
+    gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let kept = site.path("kept.toml");
+    fs::rename(&path, &kept).unwrap();
+    for kind in Odd::ALL {
+        let socket = kind.put(&path);
+        gateway.signal(Signal::SIGHUP);
+        let errors = gateway.event("reload_refused")["errors"].to_string();
+        assert!(errors.contains("gateway.toml"), "{errors}");
+        assert!(kind.said().iter().any(|words| errors.contains(words)), "{errors}");
+        drop(socket);
+        kind.remove(&path);
+    }
+    fs::rename(&kept, &path).unwrap();
+    gateway.signal(Signal::SIGHUP);
+    gateway.event("reloaded");
+    gateway.terminate();
+}
