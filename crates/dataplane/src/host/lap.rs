@@ -1,5 +1,6 @@
 //! REQUEST and RESPONSE, in the order of checks of docs/protocols.md 1.4.13.
 
+use std::hint::black_box;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
@@ -91,11 +92,12 @@ impl Response {
         [n0, n1]
     }
 
-    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared without an early exit.
+    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared in constant time: nothing is known of the difference
+    /// before both halves are in it.
     fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
         let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
         let tag = f(auth_key, [h0, id, n0, n1, ig, fresh, loc]);
-        (tag[0] ^ low) | (tag[1] ^ high) == 0
+        black_box((tag[0] ^ low) | (tag[1] ^ high)) == 0
     }
 }
 
@@ -445,7 +447,7 @@ impl Case<'_> {
             ..
         } = *self;
         let [tag_low, tag_high] = load(&session.tag);
-        let differs = (tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs();
+        let differs = black_box((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs());
         let until_s = line.lease_until_s.load(Acquire);
         let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s();
         if !is_live || differs != 0 {

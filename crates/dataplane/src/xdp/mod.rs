@@ -6,6 +6,8 @@
 mod answer;
 mod attach;
 pub mod cipher_bench;
+#[cfg(test)]
+mod compare_test;
 pub(crate) mod config;
 mod forward;
 mod keep;

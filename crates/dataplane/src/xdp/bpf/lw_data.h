@@ -308,8 +308,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 
 	if (!lw_data_tag(ctx, udp_at + sizeof(struct lw_udp), bytes, &in))
 		return LW_DROP_LENGTH;
-	/* Both halves before the verdict: no early exit that tells which one differs. */
-	if ((tag[0] ^ in.tag[0]) | (tag[1] ^ in.tag[1])) {
+	if (lw_tags_differ(tag, in.tag)) {
 		c.control = lw_at(&control, 0);
 		if (c.control && lw_within_rate(c.now_ns, LW_READ(lw_live(c.control)->alarm_per_s),
 						&c.cpu->alarm_second, &c.cpu->alarm_count))

@@ -4,6 +4,7 @@
 #define LW_LAP_H
 
 #include "lw_binding.h"
+#include "lw_compare.h"
 #include "lw_report.h"
 #include "lw_siphash.h"
 
@@ -375,10 +376,11 @@ static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_
 						    __u32 now_s)
 {
 	__u64 commit = LW_READ(line->commit), session_id = LW_READ(line->session_id);
-	__u64 differs = (session->tag[0] ^ m->tag[0]) | (session->tag[1] ^ m->tag[1]) |
-			lw_differs(session, o, 0);
+	__u64 differs = lw_tags_differ(session->tag, m->tag) | lw_differs(session, o, 0);
 
-	if (!session_id || differs || LW_READ(line->lease_until_s) <= now_s)
+	LW_BARRIER(differs);
+
+	if (differs || !session_id || LW_READ(line->lease_until_s) <= now_s)
 		return LW_DROP_REPLAY;
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 
@@ -516,8 +518,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
 
 	lw_response_tag(key, m, bound ? o.mac : 0, tag);
-	/* Both halves before the verdict: no early exit that tells which one differs. */
-	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
+	if (lw_tags_differ(tag, m->tag)) {
 		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
 				   &c->cpu->alarm_count))
 			lw_emit(c, LW_EVENT_WRONG_TAG, m->device_id, idx, o.addr);

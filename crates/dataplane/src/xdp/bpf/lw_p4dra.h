@@ -26,7 +26,8 @@ _Static_assert(sizeof(struct lw_p4dra_reply) == 97, "97 B");
 static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, __u64 r, __u64 n, const __u8 *proof)
 {
 	const __u32 asked[16] = { [4] = r, [5] = r >> 32, [12] = n, [13] = n >> 32 };
-	__u32 m[16], differs = 0;
+	__u64 differs = 0;
+	__u32 m[16];
 
 #pragma unroll
 	for (int i = 0; i < 16; i++)
@@ -35,6 +36,7 @@ static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, _
 #pragma unroll
 	for (int i = 0; i < 16; i++)
 		differs |= (m[i] + (prover->matrix[i] ^ asked[i])) ^ bpf_ntohl(((const __u32 *)proof)[i]);
+	LW_BARRIER(differs);
 	return differs;
 }
 
