@@ -7,13 +7,13 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
+use super::secure;
 use crate::DataPlaneError;
 use crate::ethtool::{self, Offload};
 
@@ -152,7 +152,7 @@ impl Place {
     fn of(directory: &Path, ifindex: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: directory.join(format!("net-{namespace}-if-{ifindex}")),
+            path: without_links(directory).join(format!("net-{namespace}-if-{ifindex}")),
         })
     }
 
@@ -160,7 +160,7 @@ impl Place {
     pub(super) fn of_memory(directory: &Path, gateway_id: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: directory.join(format!("net-{namespace}-gateway-{gateway_id}")),
+            path: without_links(directory).join(format!("net-{namespace}-gateway-{gateway_id}")),
         })
     }
 
@@ -213,8 +213,7 @@ impl Place {
     fn try_lock(&self) -> Result<File, DataPlaneError> {
         let what = || format!("keeping the program in {}", self.path.display());
         let failed = |error: io::Error| {
-            let hint =
-                "it wants the BPF filesystem: `mount -t bpf bpf /sys/fs/bpf`; or set when_gone = \"open\"";
+            let hint = "it wants the BPF filesystem: `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set when_gone = \"open\"";
             DataPlaneError::kernel(what(), format!("{error} ({hint})"))
         };
         std::fs::DirBuilder::new()
@@ -222,12 +221,13 @@ impl Place {
             .mode(0o700)
             .create(&self.path)
             .map_err(failed)?;
-        let directory = File::open(&self.path).map_err(failed)?;
-        if !is_bpf_filesystem(&directory).map_err(failed)? {
+        let directory = secure::open_directory(&self.path).map_err(failed)?;
+        if !secure::is_on_bpf_filesystem(&directory).map_err(failed)? {
             // Best effort: what is left is an empty directory.
             std::fs::remove_dir(&self.path).ok();
             return Err(failed(io::ErrorKind::Unsupported.into()));
         }
+        secure::check(&directory, &self.path).map_err(|error| DataPlaneError::kernel(what(), error))?;
         match directory.try_lock() {
             Ok(()) => Ok(directory),
             Err(TryLockError::WouldBlock) => {
@@ -261,14 +261,9 @@ impl Place {
     }
 }
 
-fn is_bpf_filesystem(file: &File) -> io::Result<bool> {
-    // SAFETY: zero is a valid statfs.
-    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the pointer is to a statfs of ours.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut status) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(status.f_type == libc::BPF_FS_MAGIC)
+/// The directory's own path, if it is there: what symbolic links on the way name is looked up once.
+fn without_links(directory: &Path) -> PathBuf {
+    directory.canonicalize().unwrap_or_else(|_| directory.to_owned())
 }
 
 /// Frames whose VLAN tag the interface has taken out would pass as untagged ones: the gate would take a sender of

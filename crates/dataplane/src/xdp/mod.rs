@@ -21,6 +21,7 @@ pub mod proof_bench;
 mod rings;
 mod seal;
 pub mod sealed_bench;
+mod secure;
 mod skeleton;
 mod stamp;
 pub mod stamp_bench;
@@ -41,6 +42,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::attach::{Held, held, release, strays};
 pub use self::keep::release_memory;
+pub use self::secure::{InsecureDirectory, insecure};
 
 use self::attach::Attachment;
 use self::keep::Memory;
