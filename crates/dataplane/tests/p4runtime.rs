@@ -154,6 +154,12 @@ fn messages_that_are_not_lap() {
     run(records::malformed::groups());
 }
 
+/// The program checks neither, as it declares: the others are told apart, and what is a device's gets the same.
+#[test]
+fn messages_from_where_no_device_is_and_frames_for_others() {
+    run(records::admission::groups());
+}
+
 #[test]
 fn requests() {
     run(records::request::groups());

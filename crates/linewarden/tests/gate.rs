@@ -140,7 +140,7 @@ fn site_of(gate: &str, directory: &Path, more: &str) -> Site {
     std::fs::write(
         directory.join("gateway.toml"),
         format!(
-            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\n{more}\n\
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\ndevice_prefixes = [\"127.0.0.0/8\"]\n{more}\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
@@ -493,6 +493,35 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
     assert!(!site.passes(), "the gate stays shut");
     let released = site.run("serve --config gateway.toml --release");
     assert!(released.status.success() && site.passes(), "{released:?}");
+}
+
+/// Nothing tells where devices are: a default that takes them all would be no rule.
+#[test]
+fn a_port_without_an_address_wants_the_devices_prefixes() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    let link = || {
+        let words = "link add port0 type veth peer name port1";
+        Command::new("ip").args(words.split_whitespace()).status()
+    };
+    assert!(site.namespace.run(link).unwrap().unwrap().success());
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("[\"lo\"]", "[\"port0\"]");
+    std::fs::write(&path, &text).unwrap();
+    assert!(site.run("check --machine gateway.toml").status.success());
+    std::fs::write(&path, text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "")).unwrap();
+    for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+        let error = site.refused(words);
+        assert!(
+            error.contains("device_prefixes is missing: interface port0"),
+            "{error}"
+        );
+    }
 }
 
 /// A data plane that ends by itself ends the gateway, so that a service manager notices.

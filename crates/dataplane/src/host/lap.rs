@@ -13,8 +13,8 @@ use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
 use super::sip::{Pair, f};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{BOUND, Line, RingRow, Session};
-use crate::store::InForce;
 use crate::store::shed::Stranger;
+use crate::store::{InForce, admission};
 
 /// The first word of a 64-byte message of suite 1.
 const fn h0(kind: u8, flags: u8) -> u64 {
@@ -102,6 +102,15 @@ impl Response {
 }
 
 impl Engine {
+    /// Only from an address that a device can have is anything answered, asked about or opened.
+    fn check_source(&self, from: &Origin) -> Result<(), Verdict> {
+        let control = self.regions.control.first();
+        match control.is_some_and(|control| admission::admits(control, from.addr)) {
+            true => Ok(()),
+            false => Err(Verdict::DropSourceNotDevice),
+        }
+    }
+
     fn is_stopped(&self, now: Moment) -> bool {
         self.regions.control.first().is_none_or(|control| {
             let age_ns = now.monotonic_ns.saturating_sub(control.fresh_at_ns.load(Acquire));
@@ -121,6 +130,7 @@ impl Engine {
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
+        self.check_source(from)?;
         let Some((line, _)) = self.find_device(device_id) else {
             let stranger = Stranger {
                 id: device_id,
@@ -182,6 +192,7 @@ impl Engine {
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
+        self.check_source(from)?;
         if m.gateway_id != self.gateway_id {
             return Err(Verdict::DropGateway);
         }

@@ -16,6 +16,7 @@ use libbpf_rs::{Link, ProgramMut};
 use super::secure;
 use crate::DataPlaneError;
 use crate::ethtool::{self, Offload};
+use crate::links::{self, Interface};
 
 /// The program on an interface.
 #[derive(Debug)]
@@ -291,14 +292,47 @@ fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError
     see_vlan_tags(ifindex);
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
-    program.attach_xdp(index).map_err(|error| {
-        let what = format!(
-            "attaching to interface {ifindex} (is another XDP program on it? `ip link` tells. It may be of a gateway that \
-             runs, or of one that has ended and whose gate is kept in another pin_directory: then `serve --release` with \
-             the configuration that it was started with lets it go)"
-        );
-        DataPlaneError::kernel(what, error)
-    })
+    let attached = program.attach_xdp(index);
+    attached.map_err(|error| DataPlaneError::kernel(refusal(ifindex), error))
+}
+
+/// What keeps the kernel from attaching a program to an interface, as far as the interface shows.
+fn refusal(ifindex: u32) -> String {
+    let name = ethtool::told_of(ifindex);
+    let found = links::links().unwrap_or_default();
+    let link = found.into_iter().find(|link| link.ifindex == ifindex);
+    match link {
+        Some(Interface {
+            has_program: true, ..
+        }) => format!(
+            "attaching to interface {name}, which has an XDP program (it may be of a gateway that runs, or of one that has \
+             ended and whose gate is kept in another pin_directory: then `serve --release` with the configuration that it \
+             was started with lets it go)"
+        ),
+        Some(Interface { mtu, .. }) if mtu > ONE_BUFFER_MTU => format!(
+            "attaching to interface {name}, which has an MTU of {mtu} and a driver ({}) that takes this XDP program only where \
+             a frame fits one buffer (at a sealed gate, and where packets carry evidence, the program needs the whole packet in \
+             one piece): set it to {PAGE_MTU} or less, `ip link set dev {name} mtu {PAGE_MTU}`",
+            ethtool::driver(&name).unwrap_or_else(|_| "unknown".to_owned())
+        ),
+        _ => format!("attaching to interface {name}"),
+    }
+}
+
+/// Up to this MTU every driver holds a frame in one buffer.
+const ONE_BUFFER_MTU: u32 = 2000;
+/// The largest MTU with which a frame of two VLAN tags fits a page beside what XDP and the kernel need there.
+const PAGE_MTU: u32 = 3498;
+
+/// Whether one of these interfaces, of the calling thread's network namespace, has so large an MTU that drivers deliver frames
+/// in fragments, see [`Config::fragments`](crate::Config::fragments).
+#[must_use]
+pub fn has_large_frames(interfaces: &[u32]) -> bool {
+    let found = links::links().unwrap_or_default();
+    let is_large = |link: &Interface| {
+        link.is_ethernet && link.mtu > ONE_BUFFER_MTU && interfaces.contains(&link.ifindex)
+    };
+    found.iter().any(is_large)
 }
 
 /// The index of the interface that a link attaches to, 0 once that is gone; `None` if the kernel does not say.

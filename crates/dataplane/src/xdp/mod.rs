@@ -36,11 +36,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, ProgramMut, ProgramType};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::attach::{Held, held, release, strays};
+pub use self::attach::{Held, has_large_frames, held, release, strays};
 pub use self::keep::release_memory;
 pub use self::secure::{InsecureDirectory, insecure};
 
@@ -176,6 +176,13 @@ impl Xdp {
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
         open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
         let stamps = config.in_packets.is_some();
+        if config.fragments {
+            for mut program in open.open_object_mut().progs_mut() {
+                if program.prog_type() == ProgramType::Xdp {
+                    program.set_flags(XDP_HAS_FRAGS);
+                }
+            }
+        }
         open.progs.linewarden_gateway.set_autoload(is_sealed || !stamps);
         open.progs
             .linewarden_gateway_stamping
@@ -492,6 +499,10 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
+    fn follow_links(&mut self) {
+        self.follow_macs();
+    }
+
     /// A ring that has been drained is silent.
     fn silence(&mut self) {}
 
@@ -505,6 +516,8 @@ impl StoreBacked for Xdp {
     }
 }
 
+/// The program takes frames in fragments (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// The loopback interface's index.
 const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.

@@ -349,7 +349,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+	enum lw_kind kind = lw_parse_own(c);
 
 	if (kind == LW_KIND_UDP) {
 		__u16 port = c->frame.udp->dst;
@@ -375,7 +375,8 @@ static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 	struct lw_ctx c = { .xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
-	if (!c.cpu)
+	c.control = bpf_map_lookup_elem(&control, &zero);
+	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge_sealed(&c);

@@ -3,9 +3,9 @@
 #ifndef LW_LAP_H
 #define LW_LAP_H
 
+#include "lw_admission.h"
 #include "lw_binding.h"
 #include "lw_compare.h"
-#include "lw_report.h"
 #include "lw_siphash.h"
 
 /* The first 8 bytes of a 64-byte message of suite 1, as a little-endian load. */
@@ -124,6 +124,8 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 		return LW_DROP_RESERVED;
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
+	if (!lw_is_device(c))
+		return LW_DROP_SOURCE_NOT_DEVICE;
 	__u32 place;
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
@@ -454,6 +456,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_timing_begins(c);
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
+	if (!lw_is_device(c))
+		return LW_DROP_SOURCE_NOT_DEVICE;
 	if ((__u32)(m->idx_gateway >> 32) != bpf_htonl(cfg.gateway_id))
 		return LW_DROP_GATEWAY;
 	__u32 place;

@@ -144,7 +144,7 @@ static __always_inline __u64 lw_p4dra_words(__u64 wire)
 static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct lw_frame *f)
 {
 	struct lw_p4dra_reply *m = (struct lw_p4dra_reply *)f->payload;
-	__u32 length = (__u32)((long)f->end - (long)f->payload);
+	__u32 length = lw_room(f, f->payload);
 	__u32 at = sizeof(struct lw_eth) + (!!f->vlan[0] + !!f->vlan[1]) * sizeof(struct lw_vlan);
 
 	if (!lw_is_between_hosts(f))

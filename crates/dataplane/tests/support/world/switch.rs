@@ -20,7 +20,7 @@ use linewarden_tls::{ClientTls, Identity, ServerTls};
 
 use super::authority::Authority;
 use super::events::{Before, began};
-use super::{INGRESS, World, hex, read_clock};
+use super::{INGRESS, World, hex, is_beyond_admission, read_clock};
 use crate::support::device::{Dev, gateway_end};
 
 /// Long enough for any machine; nothing waits for its end unless it fails.
@@ -255,7 +255,8 @@ impl World {
     /// Sends a frame from the devices' side through the switch.
     pub(super) fn send_switch(&mut self, frame: &[u8], verdict: Verdict, out: &[u8]) {
         let is_whole = frame.len() >= 14;
-        let Some(side) = self.switch.as_mut().filter(|side| is_whole && !side.left_behind) else {
+        let is_judged = is_whole && !is_beyond_admission(frame, verdict);
+        let Some(side) = self.switch.as_mut().filter(|side| is_judged && !side.left_behind) else {
             return;
         };
         assert!(side.switch.devices.send(frame));
