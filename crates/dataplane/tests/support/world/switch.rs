@@ -224,6 +224,19 @@ impl World {
             .unwrap()
     }
 
+    /// What the switch's data plane tells once it has heard of the next session, and whether the device has one then.
+    pub fn told_of_a_session(&mut self, device: Dev) -> (Vec<Event>, bool) {
+        let side = self.switch.as_mut().unwrap();
+        let (before, deadline) = (side.plane.wins_told(), Instant::now() + LONG);
+        let mut told = Vec::new();
+        while side.plane.wins_told() == before {
+            side.plane.drain_events(&mut |event| told.push(event)).unwrap();
+            assert!(Instant::now() < deadline, "the switch tells of no session");
+            std::thread::yield_now();
+        }
+        (told, side.plane.status(device.id()).unwrap().has_session)
+    }
+
     /// Takes the messages of devices that are not here.
     pub fn drain_misses_at_switch(&mut self) -> u64 {
         let side = self.switch.as_mut().unwrap();
