@@ -19,6 +19,7 @@ use linewarden_protocol::frame::Meta;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_puf::extractor::{KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
@@ -45,6 +46,11 @@ impl Oracle {
         let address = socket.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
             lease_s,
+            sources: Some(DeviceSources::new(
+                &["127.0.0.0/8".parse().unwrap()],
+                &[address.ip()],
+                &[],
+            )),
             ..GatewayConfig::new(GATEWAY, &[address.ip()])
         });
         let rows = (0..).zip(keys).map(|(idx, (challenge, key))| Row {

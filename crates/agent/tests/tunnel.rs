@@ -23,6 +23,7 @@ use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_puf::extractor::{KeyEnrolment, enrol_puf};
@@ -67,6 +68,12 @@ impl Site {
         let mut gateway = Gateway::new(GatewayConfig {
             gate: Gate::Sealed,
             lap_port: address.port(),
+            sources: Some(DeviceSources::new(
+                &["127.0.0.0/8".parse().unwrap()],
+                &[address.ip()],
+                &[],
+            )),
+            own_macs: None,
             ..GatewayConfig::new(GATEWAY, &[address.ip()])
         });
         let row = Row {

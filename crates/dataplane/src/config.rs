@@ -8,6 +8,7 @@ use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::sources::{DeviceSources, PREFIXES_MAX, Prefix, REFUSED_MAX};
 
 use crate::p4dra;
 use crate::store::Geometry;
@@ -91,6 +92,14 @@ pub struct Config {
     pub lap_port: u16,
     /// The gateway's own addresses, at most four of each family.
     pub local: Vec<IpAddr>,
+    /// Where devices are: from other addresses no REQUEST and no RESPONSE is taken (LAP/1 1.4.13). At most
+    /// [`PREFIXES_MAX`](linewarden_protocol::sources::PREFIXES_MAX).
+    pub device_prefixes: Vec<Prefix>,
+    /// Further addresses of the gateway's machine, which no device has either.
+    pub other_addresses: Vec<IpAddr>,
+    /// `xdp` only: frames may come in fragments, as drivers deliver those of a large MTU. Not at a sealed gate and not with
+    /// `in_packets`, which need the whole packet in one piece.
+    pub fragments: bool,
     /// The gate.
     pub gate: Gate,
     /// NAKs a second and CPU.
@@ -119,6 +128,8 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "documented once, in `Config`")]
 pub struct Live {
+    /// Of `device_prefixes`, `local` and `other_addresses`.
+    pub sources: DeviceSources,
     pub lease_s: u32,
     pub low_rows: u32,
     pub low_credit: u32,
@@ -165,6 +176,7 @@ impl Config {
     #[must_use]
     pub fn live(&self) -> Live {
         Live {
+            sources: self.sources(),
             lease_s: self.lease_s,
             low_rows: self.low_rows,
             low_credit: self.low_credit,
@@ -173,6 +185,12 @@ impl Config {
             miss_per_s: self.miss_per_s,
             forward_to: Vec::new(),
         }
+    }
+
+    /// From where messages are taken.
+    #[must_use]
+    pub fn sources(&self) -> DeviceSources {
+        DeviceSources::new(&self.device_prefixes, &self.local, &self.other_addresses)
     }
 
     /// Sizes of the provers' memory; of at least one, for no array is empty.
@@ -231,6 +249,29 @@ impl Config {
             "local",
             "[]".into(),
             "name the gateway's own addresses",
+        );
+        refuse_if(
+            !(1..=PREFIXES_MAX).contains(&self.device_prefixes.len()),
+            "device_prefixes",
+            self.device_prefixes.len().to_string(),
+            "name the subnets that devices are in, 1 to 16 prefixes such as \"192.0.2.0/24\"",
+        );
+        let sources = self.sources();
+        for v4 in [true, false] {
+            let of_family = sources.refused().iter().filter(|ip| ip.is_ipv4() == v4);
+            let count = of_family.count();
+            refuse_if(
+                count > REFUSED_MAX,
+                "device_prefixes",
+                format!("{count} addresses of this machine lie inside"),
+                "at most 32; name narrower prefixes",
+            );
+        }
+        refuse_if(
+            self.fragments && (self.gate == Gate::Sealed || self.in_packets.is_some()),
+            "fragments",
+            "true".into(),
+            "a sealed gate, and evidence in packets, need the whole packet in one piece",
         );
         let slots_fit = (1..=1 << 28).contains(&slots);
         refuse_if(

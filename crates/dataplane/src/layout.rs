@@ -8,6 +8,8 @@ use core::mem::offset_of;
 use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
+use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
+
 /// Types that may be laid over zeroed shared memory.
 ///
 /// # Safety
@@ -241,6 +243,58 @@ pub const EXPECTED: u32 = 65_536;
 /// Cells in which messages for the slow path are counted by source, per CPU or thread.
 pub const SOURCES: usize = 16_384;
 
+/// Interfaces on the devices' side that there is room for, and MAC addresses of each.
+pub const PORTS: usize = 64;
+#[allow(missing_docs, reason = "see PORTS")]
+pub const PORT_MACS: usize = 4;
+
+/// An interface on the devices' side, at the place that its number names, or behind.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Port {
+    /// Its number; 0: the place is free.
+    pub ifindex: AtomicU64,
+    /// As [`crate::host`] has them in words: its own first, then those of what frames go on to from it; all ones where there is
+    /// none.
+    pub mac: [AtomicU64; PORT_MACS],
+}
+
+/// A prefix of source addresses, as loaded.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SourcePrefix {
+    /// The address, masked.
+    pub net: [AtomicU64; 2],
+    /// Ones for the bits that count.
+    pub mask: [AtomicU64; 2],
+}
+
+/// Which source addresses of one family can be a device's.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Sources {
+    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's.
+    pub quick: AtomicU32,
+    /// Not 0: loopback addresses are admitted, if the prefixes contain them.
+    pub loopback: AtomicU32,
+    /// Prefixes that there are.
+    pub prefixes: AtomicU32,
+    /// Likewise, of `address`.
+    pub refused: AtomicU32,
+    /// The prefixes.
+    pub prefix: [SourcePrefix; PREFIXES_MAX],
+    /// Inside the prefixes, and no device's.
+    pub address: [[AtomicU64; 2]; REFUSED_MAX],
+}
+
+/// By family: IPv4, IPv6.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SourceBank {
+    #[allow(missing_docs, reason = "see the structure")]
+    pub family: [Sources; 2],
+}
+
 /// What user space writes while packets flow.
 #[derive(Debug)]
 #[repr(C)]
@@ -265,6 +319,12 @@ pub struct Control {
     pub owner: AtomicU64,
     /// Layout, gateway, sizes and hash seed: who may take the memory up.
     pub identity: [AtomicU64; 4],
+    /// Its lowest bit names the one of `sources` that is in force; the other is written.
+    pub source_bank: AtomicU64,
+    /// Where devices may be.
+    pub sources: [SourceBank; 2],
+    /// Interfaces on their side.
+    pub port: [Port; PORTS],
 }
 
 /// Settings that may change while packets flow.
@@ -386,7 +446,8 @@ pub struct ProgramConfig {
     pub strong_order: u8,
     pub count_work: u8,
     pub stamp: u8,
-    pub pad: [u8; 6],
+    pub frags: u8,
+    pub pad: [u8; 5],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -397,7 +458,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Control 136, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 40, SourcePrefix 32, Sources 1040, SourceBank 2080, Control 6864, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

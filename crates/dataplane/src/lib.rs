@@ -28,6 +28,7 @@ mod frames;
 pub mod handling;
 pub mod host;
 pub mod layout;
+mod links;
 mod measurement;
 pub mod miss;
 pub mod p4dra;
@@ -74,6 +75,9 @@ pub struct Capabilities {
     pub classic: bool,
     /// Whether packets that pass its gate can carry evidence of itself.
     pub in_packets: bool,
+    /// Whether it judges a message's source address, and the frame's destination MAC address, before it answers; else a session
+    /// from an address that is no device's is closed once it is told of.
+    pub admission: bool,
 }
 
 impl Capabilities {
@@ -372,6 +376,8 @@ pub(crate) trait StoreBacked: Send {
         false
     }
     fn silence(&mut self);
+    /// Learns of MAC addresses that have changed.
+    fn follow_links(&mut self) {}
     fn bell(&self) -> Option<BorrowedFd<'_>>;
     fn failure(&mut self) -> Option<String>;
 }
@@ -506,6 +512,7 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();
+        self.follow_links();
         if let Some(provers) = StoreBacked::provers(self) {
             provers.reclaim();
         }

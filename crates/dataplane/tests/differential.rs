@@ -16,17 +16,19 @@ mod support;
 mod traffic;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use linewarden_dataplane::Gate;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::ids::{DeviceId, SessionId};
+use linewarden_protocol::sources::{DeviceSources, Prefix};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message, message_type};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{Dev, STRANGER};
+use support::device::{Dev, STRANGER, gateway_end};
 use support::number;
 use support::shape::{LEASE_S, RING, Shape, crowd};
 use support::world::World;
@@ -128,7 +130,8 @@ impl Run<'_> {
         for _ in 0..self.rng.random_range(1..=2) {
             // Limits between these would depend on the ticks of clocks.
             let limit = self.pick(&[0, u32::MAX]);
-            match self.rng.random_range(0..8) {
+            match self.rng.random_range(0..9) {
+                8 => live.sources = self.other_sources(),
                 0..3 => live.lease_s = self.pick(&LEASES_S),
                 3 => live.low_rows = self.rng.random_range(0..RING),
                 4 => live.low_credit = self.rng.random_range(0..commit::CREDIT_MAX),
@@ -150,6 +153,29 @@ impl Run<'_> {
             let winner = self.winner.clone();
             self.judged(&winner);
         }
+    }
+
+    /// Where devices may be; mostly where they are.
+    fn other_sources(&mut self) -> DeviceSources {
+        let sets: [&[&str]; 5] = [
+            &["10.66.0.0/16", "fd66::/64"],
+            &["0.0.0.0/0", "::/0"],
+            &[
+                "10.66.128.0/17",
+                "fe80::/10",
+                "fd66::/16",
+                "127.0.0.0/8",
+                "10.66.0.254/32",
+                "10.66.0.0/31",
+            ],
+            &["10.66.128.0/30", "10.66.128.4/32", "fd66::1:0/126"],
+            &["192.0.2.0/24"],
+        ];
+        let at = self.pick(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 4]);
+        let prefixes: Vec<Prefix> = sets[at].iter().map(|text| text.parse().unwrap()).collect();
+        let others: Vec<IpAddr> = (1..20).map(|number| Dev(number * 5).end(false).ip).collect();
+        let others = if self.one_in(4) { &others[..] } else { &[] };
+        DeviceSources::new(&prefixes, &[gateway_end(false).ip, gateway_end(true).ip], others)
     }
 
     fn judged(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
@@ -374,6 +400,7 @@ fn gate_off() {
             DropAddressOwned,
             DropReplay,
             DropDirection,
+            DropSourceNotDevice,
         ],
     );
 }
@@ -402,6 +429,7 @@ fn gate_open() {
         &verdicts,
         &[
             ReplyAck,
+            DropSourceNotDevice,
             PassAlways,
             PassSession,
             DropGate,

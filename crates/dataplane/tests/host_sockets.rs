@@ -50,6 +50,11 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         lease_s: 600,
         lap_port: port,
         local: local.to_vec(),
+        device_prefixes: ["127.0.0.0/8", "::1/128"]
+            .map(|text| text.parse().unwrap())
+            .to_vec(),
+        other_addresses: Vec::new(),
+        fragments: false,
         gate: Gate::Off,
         nak_per_s: 10,
         alarm_per_s: 10,

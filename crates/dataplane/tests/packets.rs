@@ -54,6 +54,11 @@ fn messages_that_are_not_lap() {
 }
 
 #[test]
+fn messages_from_where_no_device_is_and_frames_for_others() {
+    run(records::admission::groups());
+}
+
+#[test]
 fn proofs() {
     run(records::attest::groups());
 }

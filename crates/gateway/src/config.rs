@@ -3,6 +3,7 @@
 //! Reading the file is the caller's business; this module knows the fields, their defaults and what goes together.
 //! Paths are taken relative to the configuration file.
 
+mod devices;
 mod live;
 mod p4;
 mod resolve;
@@ -16,6 +17,7 @@ use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
+use linewarden_protocol::sources::Prefix;
 use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
 
@@ -65,6 +67,9 @@ pub struct GatewaySection {
     pub interfaces: Vec<String>,
     /// Own addresses, which devices send to; those of the interfaces if not given.
     pub addresses: Option<Vec<IpAddr>>,
+    /// Where devices are; the subnets of the interfaces if not given.
+    #[serde(default, deserialize_with = "devices::prefixes")]
+    pub device_prefixes: Option<Vec<Prefix>>,
     /// UDP port of LAP/1.
     #[serde(default = "default_port")]
     pub port: u16,

@@ -1,7 +1,7 @@
 //! Starting the data plane that a configuration names.
 
 use linewarden_dataplane::config::ConfigError;
-use linewarden_dataplane::{DataPlane, DataPlaneError, host, p4runtime, xdp};
+use linewarden_dataplane::{DataPlane, DataPlaneError, Gate, host, p4runtime, xdp};
 
 use crate::config::{Backend, GatewaySection, Resolved};
 
@@ -33,9 +33,12 @@ pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, D
 pub fn start(section: &GatewaySection, resolved: &Resolved) -> Result<Box<dyn DataPlane>, DataPlaneError> {
     match section.dataplane {
         Backend::Xdp => {
+            let mut config = resolved.config.clone();
+            let needs_whole_packets = config.gate == Gate::Sealed || config.in_packets.is_some();
+            config.fragments = !needs_whole_packets && xdp::has_large_frames(&resolved.interfaces);
             let mut plane = match section.pins() {
-                Some(directory) => xdp::Xdp::load_kept(&resolved.config, directory)?,
-                None => xdp::Xdp::load(&resolved.config)?,
+                Some(directory) => xdp::Xdp::load_kept(&config, directory)?,
+                None => xdp::Xdp::load(&config)?,
             };
             for interface in &resolved.forward_to {
                 plane.forward_to(*interface)?;

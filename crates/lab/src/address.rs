@@ -18,6 +18,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::sources::Prefix;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +112,35 @@ pub const DEVICE_HOST: Station = Station::new(
 pub const DEVICES_MAX: u32 = 65_024;
 /// Indices from here up to [`DEVICES_MAX`] belong to attackers.
 pub const ATTACKERS_FROM: u32 = 64_000;
+
+/// The devices' subnets in the lab's network.
+#[must_use]
+pub fn link_prefixes() -> Vec<Prefix> {
+    prefixes(&[(GATEWAY.v4.into(), 16), (GATEWAY.v6.into(), 64)])
+}
+
+/// Where devices of fleets are that exist only towards a data plane, see [`DEVICES_MAX`].
+#[must_use]
+pub fn fleet_prefixes() -> Vec<Prefix> {
+    prefixes(&[(GATEWAY.v4.into(), 8), (GATEWAY.v6.into(), 64)])
+}
+
+/// Where devices are that are sockets on the loopback interface.
+#[must_use]
+pub fn loopback_prefixes() -> Vec<Prefix> {
+    prefixes(&[(Ipv4Addr::LOCALHOST.into(), 8)])
+}
+
+fn prefixes(around: &[(IpAddr, u8)]) -> Vec<Prefix> {
+    let prefix = |(address, bits): &(IpAddr, u8)| Prefix::around(*address, *bits);
+    around.iter().filter_map(prefix).collect()
+}
+
+/// The gateway's addresses that devices do not send to.
+#[must_use]
+pub fn other_addresses() -> Vec<IpAddr> {
+    vec![GATEWAY_SERVICE_SIDE.v4.into(), GATEWAY_SERVICE_SIDE.v6.into()]
+}
 
 const DEVICE_V4_BASE: u32 = u32::from_be_bytes([10, 66, 1, 0]);
 const DEVICE_V6_BASE: u128 = 0xfd66_0000_0000_0000_0000_0001_0000_0000;

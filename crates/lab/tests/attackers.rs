@@ -125,6 +125,7 @@ fn ready<'a>(
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
             sees_frames: true,
+            judges_admission: true,
             effort: 1000,
             rng: ChaCha20Rng::seed_from_u64(5),
         },
@@ -194,6 +195,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         Verdict::DropUnknownDevice,
         Verdict::DropGate,
         Verdict::DropGatePort,
+        Verdict::DropSourceNotDevice,
         Verdict::ReplyAckAgain,
     ] {
         assert!(counters.get(verdict) > 0, "{verdict} was never reached");
@@ -213,9 +215,10 @@ fn the_judges_see_what_a_gullible_gateway_lets_happen() {
     }
     let lab = lab();
     let mut devices = enrolled(0, 2 * VICTIMS, 1);
-    let puppets = enrolled(PUPPETS_FROM, 4, 1);
+    let puppets = enrolled(PUPPETS_FROM, 5, 1);
     devices.extend(puppets);
-    let gateway = OracleGateway::start(&lab, &devices, |_| {});
+    // And answers for other stations.
+    let gateway = OracleGateway::start(&lab, &devices, |config| config.own_macs = None);
     let puppets = devices.split_off(2 * VICTIMS as usize);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
     let truth = |device| Some(gateway.gullible_line(device));
@@ -224,6 +227,8 @@ fn the_judges_see_what_a_gullible_gateway_lets_happen() {
         "clone with another PUF",
         "replay to the gateway",
         "victim's RESPONSE from own MAC",
+        "session at an address of others",
+        "REQUEST to a silent station's MAC",
         "flood of spoofed RESPONSEs",
         "bit flips to the gateway",
         "through the gate without a session",

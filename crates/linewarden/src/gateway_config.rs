@@ -267,10 +267,16 @@ fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         .filter(|(mounted, _)| directory.starts_with(mounted))
         .max_by_key(|(mounted, _)| mounted.components().count());
     match innermost {
-        Some((_, "bpf")) => Vec::new(),
+        Some((_, "bpf")) => {
+            let insecure = xdp::insecure(directory);
+            let problem = |insecure: xdp::InsecureDirectory| {
+                file.problem(&["gateway", "pin_directory"], &insecure.to_string()).with_code(4)
+            };
+            insecure.into_iter().map(problem).collect()
+        }
         _ => vec![file.problem(
             &["gateway", "pin_directory"],
-            "it is not on the BPF filesystem; `mount -t bpf bpf /sys/fs/bpf`, or set when_gone = \"open\"",
+            "it is not on the BPF filesystem; `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`, or set when_gone = \"open\"",
         )],
     }
 }

@@ -9,6 +9,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -26,7 +27,10 @@ struct BpfFilesystem(PathBuf);
 impl BpfFilesystem {
     fn mount(at: PathBuf) -> Self {
         std::fs::create_dir(&at).unwrap();
-        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&at).status();
+        let mounted = Command::new("mount")
+            .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
+            .arg(&at)
+            .status();
         assert!(mounted.unwrap().success());
         Self(at)
     }
@@ -136,7 +140,7 @@ fn site_of(gate: &str, directory: &Path, more: &str) -> Site {
     std::fs::write(
         directory.join("gateway.toml"),
         format!(
-            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\n{more}\n\
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\ndevice_prefixes = [\"127.0.0.0/8\"]\n{more}\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
@@ -440,10 +444,84 @@ fn without_a_bpf_filesystem_it_says_what_to_do() {
     );
     let error = site.refused("serve --config gateway.toml");
     assert!(
-        error.contains("mount -t bpf") && error.contains("when_gone"),
+        error.contains("mount -t bpf -o mode=0700") && error.contains("when_gone"),
         "{error}"
     );
     assert!(site.passes(), "and leaves nothing behind");
+}
+
+/// Whoever may write where a gate is kept puts his own in its place, which the next start would take up.
+#[test]
+fn a_pin_directory_that_others_own_or_may_write_is_refused() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let gates = filesystem.0.join("gates");
+    let site = site(
+        directory.path(),
+        &format!("pin_directory = \"{}\"", gates.display()),
+    );
+    let set = |path: &Path, uid: u32, mode: u32| {
+        std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let refused = |why: &str, chmod: &str| {
+        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.refused(words);
+            assert!(error.contains(why) && error.contains(chmod), "{words}: {error}");
+        }
+        assert!(site.passes(), "and nothing is attached");
+    };
+    // As `mount -t bpf bpf` makes it: everybody may add names, and the sticky bit does not hinder that.
+    set(&filesystem.0, 0, 0o1777);
+    refused("has mode 1777", "mode=0700");
+    set(&filesystem.0, 0, 0o700);
+    std::fs::create_dir(&gates).unwrap();
+    set(&gates, 1234, 0o700);
+    refused("belongs to user 1234", "chown root");
+    for mode in [0o770, 0o702] {
+        set(&gates, 0, mode);
+        refused(&format!("has mode {mode:04o}"), "chmod go-w");
+    }
+    // Root has given all of it to one user, as the package does.
+    set(&filesystem.0, 1234, 0o700);
+    set(&gates, 1234, 0o700);
+    assert!(site.run("check --machine gateway.toml").status.success());
+    site.serve().end(Signal::SIGKILL);
+    assert!(!site.passes(), "the gate stays shut");
+    let released = site.run("serve --config gateway.toml --release");
+    assert!(released.status.success() && site.passes(), "{released:?}");
+}
+
+/// Nothing tells where devices are: a default that takes them all would be no rule.
+#[test]
+fn a_port_without_an_address_wants_the_devices_prefixes() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    let link = || {
+        let words = "link add port0 type veth peer name port1";
+        Command::new("ip").args(words.split_whitespace()).status()
+    };
+    assert!(site.namespace.run(link).unwrap().unwrap().success());
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("[\"lo\"]", "[\"port0\"]");
+    std::fs::write(&path, &text).unwrap();
+    assert!(site.run("check --machine gateway.toml").status.success());
+    std::fs::write(&path, text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "")).unwrap();
+    for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+        let error = site.refused(words);
+        assert!(
+            error.contains("device_prefixes is missing: interface port0"),
+            "{error}"
+        );
+    }
 }
 
 /// A data plane that ends by itself ends the gateway, so that a service manager notices.

@@ -43,7 +43,10 @@ struct BpfFilesystem(PathBuf);
 impl BpfFilesystem {
     fn mount(at: PathBuf) -> Self {
         std::fs::create_dir(&at).unwrap();
-        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&at).status();
+        let mounted = Command::new("mount")
+            .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
+            .arg(&at)
+            .status();
         assert!(mounted.unwrap().success());
         Self(at)
     }

@@ -32,6 +32,7 @@ const CONFIGURATION: &str = "\
 id = 5
 dataplane = \"p4\"
 addresses = [\"10.9.1.1\"]
+device_prefixes = [\"10.9.0.0/16\"]
 gate = \"open\"
 [registry]
 path = \"fleet.registry\"

@@ -419,7 +419,7 @@ impl BpfFilesystem {
     fn mount() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mount = Command::new("mount")
-            .args(["-t", "bpf", "bpf"])
+            .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
             .arg(directory.path())
             .status();
         assert!(mount.unwrap().success());

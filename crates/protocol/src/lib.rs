@@ -25,6 +25,8 @@ pub mod ids;
 pub mod keys;
 pub mod pair;
 pub mod prf;
+#[cfg(feature = "alloc")]
+pub mod sources;
 pub mod tag;
 pub mod ticket;
 pub mod time;

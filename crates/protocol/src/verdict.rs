@@ -112,6 +112,9 @@ verdicts! {
     /// For us, but between addresses that no reply may go between: a group MAC address, or a source IP address that
     /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
+    /// A REQUEST or RESPONSE from an address that no device has: outside `device_prefixes`, or one of the gateway's own, a loopback or
+    /// a broadcast address.
+    DropSourceNotDevice = 45, Drop, "drop_source_not_device";
 
     /// Of a device that is not here: more than the slow path takes, of this source or of all.
     DropShed = 46, Drop, "drop_shed";
@@ -218,6 +221,12 @@ verdicts! {
 }
 
 impl Verdict {
+    /// Whether P4 programs give it. Their header leaves others out, so that compiled programs stay what they are.
+    #[must_use]
+    pub fn is_of_p4(self) -> bool {
+        !matches!(self, Self::DropSourceNotDevice)
+    }
+
     /// The number in counters and in the generated headers.
     #[must_use]
     pub fn number(self) -> u8 {
@@ -269,7 +278,7 @@ pub fn render_p4(out: &mut dyn fmt::Write) -> fmt::Result {
         out,
         "#ifndef LW_VERDICTS_P4\n#define LW_VERDICTS_P4\n\ntypedef bit<8> lw_verdict_t;"
     )?;
-    for verdict in Verdict::ALL {
+    for verdict in Verdict::ALL.iter().filter(|verdict| verdict.is_of_p4()) {
         write!(out, "const lw_verdict_t LW_")?;
         upper(out, verdict.name())?;
         writeln!(out, " = {};", verdict.number())?;

@@ -20,6 +20,7 @@ use linewarden_protocol::gateway::{
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Period, RoundNumber, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::ticket::{
     self, Direction, MESSAGE_BYTES_MAX, Piece, Room, Sealed, Taken, TicketRoot,
 };
@@ -260,6 +261,11 @@ impl Site {
             provers_max: 4,
             lease_s: lease_s.unwrap_or(3_600),
             lap_port: address.port(),
+            sources: Some(DeviceSources::new(
+                &["127.0.0.0/8".parse().unwrap()],
+                &[address.ip()],
+                &[],
+            )),
             ..GatewayConfig::new(GATEWAY, &[address.ip()])
         });
         let (credential, row_key) = enrolled();

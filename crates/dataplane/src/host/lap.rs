@@ -1,5 +1,6 @@
 //! REQUEST and RESPONSE, in the order of checks of docs/protocols.md 1.4.13.
 
+use std::hint::black_box;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
@@ -12,8 +13,8 @@ use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
 use super::sip::{Pair, f};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{BOUND, Line, RingRow, Session};
-use crate::store::InForce;
 use crate::store::shed::Stranger;
+use crate::store::{InForce, admission};
 
 /// The first word of a 64-byte message of suite 1.
 const fn h0(kind: u8, flags: u8) -> u64 {
@@ -91,15 +92,25 @@ impl Response {
         [n0, n1]
     }
 
-    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared without an early exit.
+    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared in constant time: nothing is known of the difference
+    /// before both halves are in it.
     fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
         let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
         let tag = f(auth_key, [h0, id, n0, n1, ig, fresh, loc]);
-        (tag[0] ^ low) | (tag[1] ^ high) == 0
+        black_box((tag[0] ^ low) | (tag[1] ^ high)) == 0
     }
 }
 
 impl Engine {
+    /// Only from an address that a device can have is anything answered, asked about or opened.
+    fn check_source(&self, from: &Origin) -> Result<(), Verdict> {
+        let control = self.regions.control.first();
+        match control.is_some_and(|control| admission::admits(control, from.addr)) {
+            true => Ok(()),
+            false => Err(Verdict::DropSourceNotDevice),
+        }
+    }
+
     fn is_stopped(&self, now: Moment) -> bool {
         self.regions.control.first().is_none_or(|control| {
             let age_ns = now.monotonic_ns.saturating_sub(control.fresh_at_ns.load(Acquire));
@@ -119,6 +130,7 @@ impl Engine {
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
+        self.check_source(from)?;
         let Some((line, _)) = self.find_device(device_id) else {
             let stranger = Stranger {
                 id: device_id,
@@ -180,6 +192,7 @@ impl Engine {
         if self.is_stopped(now) {
             return Err(Verdict::DropStopped);
         }
+        self.check_source(from)?;
         if m.gateway_id != self.gateway_id {
             return Err(Verdict::DropGateway);
         }
@@ -445,7 +458,7 @@ impl Case<'_> {
             ..
         } = *self;
         let [tag_low, tag_high] = load(&session.tag);
-        let differs = (tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs();
+        let differs = black_box((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs());
         let until_s = line.lease_until_s.load(Acquire);
         let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s();
         if !is_live || differs != 0 {

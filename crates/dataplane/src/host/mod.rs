@@ -142,6 +142,8 @@ impl Host {
         p4dra: true,
         classic: true,
         in_packets: false,
+        // Frames for other stations do not reach a socket.
+        admission: true,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

@@ -76,6 +76,7 @@ impl P4Runtime {
         classic: false,
         // The switch stamps by itself, as it is told at its start.
         in_packets: false,
+        admission: false,
     };
 
     /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a

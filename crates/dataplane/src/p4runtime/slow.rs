@@ -115,7 +115,9 @@ impl P4Runtime {
     pub(super) fn take_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), SwitchError> {
         self.tell_enrolled()?;
         for (ingress, frame) in self.link.take_packets() {
-            if let Some(miss) = Miss::of_frame(&frame, ingress.into()) {
+            // The program does not look where a message comes from.
+            let miss = Miss::of_frame(&frame, ingress.into());
+            if let Some(miss) = miss.filter(|miss| self.live.sources.admits(miss.source())) {
                 self.note_knock(&miss, &frame, ingress);
                 sink(miss);
             }

@@ -17,7 +17,7 @@ use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
 /// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
-pub(crate) const LAYOUT: u32 = 4;
+pub(crate) const LAYOUT: u32 = 5;
 
 /// What an earlier process left.
 #[derive(Clone, Debug, Default)]
@@ -348,6 +348,9 @@ mod tests {
             lease_s: 1,
             lap_port: 20550,
             local: Vec::new(),
+            device_prefixes: Vec::new(),
+            other_addresses: Vec::new(),
+            fragments: false,
             gate: Gate::Open,
             nak_per_s: 1,
             alarm_per_s: 1,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::{Regions, Store};
+use super::{Regions, Store, admission};
 use crate::config::Live;
 use crate::layout::{Control, LiveCells};
 
@@ -97,6 +97,7 @@ impl Regions {
     /// The settings before the first packet.
     pub(crate) fn begin(&self, live: &Live) {
         if let Some(control) = self.control.first() {
+            admission::put(control, &live.sources);
             InForce::of(live).write(&control.live);
         }
     }
@@ -106,6 +107,7 @@ impl Store {
     /// Puts other settings into force, at `boot_s` of the boot-time clock.
     pub fn set_live(&self, live: &Live, boot_s: u32) {
         if let Some(control) = self.regions.control.first() {
+            admission::put(control, &live.sources);
             InForce::read(control).then(live, boot_s).write(&control.live);
         }
     }

@@ -4,6 +4,7 @@
 //! idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
 //! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
 
+pub(crate) mod admission;
 pub mod adopt;
 mod census;
 mod geometry;

@@ -8,16 +8,16 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 
-use super::programs;
+use super::{programs, secure};
 use crate::DataPlaneError;
 use crate::ethtool::{self, Offload};
+use crate::links::{self, Interface};
 
 /// The program on an interface.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Place {
     fn of(directory: &Path, ifindex: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: directory.join(format!("net-{namespace}-if-{ifindex}")),
+            path: without_links(directory).join(format!("net-{namespace}-if-{ifindex}")),
         })
     }
 
@@ -163,7 +163,7 @@ impl Place {
     pub(super) fn of_memory(directory: &Path, gateway_id: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: directory.join(format!("net-{namespace}-gateway-{gateway_id}")),
+            path: without_links(directory).join(format!("net-{namespace}-gateway-{gateway_id}")),
         })
     }
 
@@ -216,8 +216,7 @@ impl Place {
     fn try_lock(&self) -> Result<File, DataPlaneError> {
         let what = || format!("keeping the program in {}", self.path.display());
         let failed = |error: io::Error| {
-            let hint =
-                "it wants the BPF filesystem: `mount -t bpf bpf /sys/fs/bpf`; or set when_gone = \"open\"";
+            let hint = "it wants the BPF filesystem: `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set when_gone = \"open\"";
             DataPlaneError::kernel(what(), format!("{error} ({hint})"))
         };
         std::fs::DirBuilder::new()
@@ -225,12 +224,13 @@ impl Place {
             .mode(0o700)
             .create(&self.path)
             .map_err(failed)?;
-        let directory = File::open(&self.path).map_err(failed)?;
-        if !is_bpf_filesystem(&directory).map_err(failed)? {
+        let directory = secure::open_directory(&self.path).map_err(failed)?;
+        if !secure::is_on_bpf_filesystem(&directory).map_err(failed)? {
             // Best effort: what is left is an empty directory.
             std::fs::remove_dir(&self.path).ok();
             return Err(failed(io::ErrorKind::Unsupported.into()));
         }
+        secure::check(&directory, &self.path).map_err(|error| DataPlaneError::kernel(what(), error))?;
         match directory.try_lock() {
             Ok(()) => Ok(directory),
             Err(TryLockError::WouldBlock) => {
@@ -276,14 +276,9 @@ impl Place {
     }
 }
 
-fn is_bpf_filesystem(file: &File) -> io::Result<bool> {
-    // SAFETY: zero is a valid statfs.
-    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the pointer is to a statfs of ours.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut status) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(status.f_type == libc::BPF_FS_MAGIC)
+/// The directory's own path, if it is there: what symbolic links on the way name is looked up once.
+fn without_links(directory: &Path) -> PathBuf {
+    directory.canonicalize().unwrap_or_else(|_| directory.to_owned())
 }
 
 /// Frames whose VLAN tag the interface has taken out would pass as untagged ones: the gate would take a sender of
@@ -311,14 +306,47 @@ fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError
     see_vlan_tags(ifindex);
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
-    program.attach_xdp(index).map_err(|error| {
-        let what = format!(
-            "attaching to interface {ifindex} (is another XDP program on it? `ip link` tells. It may be of a gateway that \
-             runs, or of one that has ended and whose gate is kept in another pin_directory: then `serve --release` with \
-             the configuration that it was started with lets it go)"
-        );
-        DataPlaneError::kernel(what, error)
-    })
+    let attached = program.attach_xdp(index);
+    attached.map_err(|error| DataPlaneError::kernel(refusal(ifindex), error))
+}
+
+/// What keeps the kernel from attaching a program to an interface, as far as the interface shows.
+fn refusal(ifindex: u32) -> String {
+    let name = ethtool::told_of(ifindex);
+    let found = links::links().unwrap_or_default();
+    let link = found.into_iter().find(|link| link.ifindex == ifindex);
+    match link {
+        Some(Interface {
+            has_program: true, ..
+        }) => format!(
+            "attaching to interface {name}, which has an XDP program (it may be of a gateway that runs, or of one that has \
+             ended and whose gate is kept in another pin_directory: then `serve --release` with the configuration that it \
+             was started with lets it go)"
+        ),
+        Some(Interface { mtu, .. }) if mtu > ONE_BUFFER_MTU => format!(
+            "attaching to interface {name}, which has an MTU of {mtu} and a driver ({}) that takes this XDP program only where \
+             a frame fits one buffer (at a sealed gate, and where packets carry evidence, the program needs the whole packet in \
+             one piece): set it to {PAGE_MTU} or less, `ip link set dev {name} mtu {PAGE_MTU}`",
+            ethtool::driver(&name).unwrap_or_else(|_| "unknown".to_owned())
+        ),
+        _ => format!("attaching to interface {name}"),
+    }
+}
+
+/// Up to this MTU every driver holds a frame in one buffer.
+const ONE_BUFFER_MTU: u32 = 2000;
+/// The largest MTU with which a frame of two VLAN tags fits a page beside what XDP and the kernel need there.
+const PAGE_MTU: u32 = 3498;
+
+/// Whether one of these interfaces, of the calling thread's network namespace, has so large an MTU that drivers deliver frames
+/// in fragments, see [`Config::fragments`](crate::Config::fragments).
+#[must_use]
+pub fn has_large_frames(interfaces: &[u32]) -> bool {
+    let found = links::links().unwrap_or_default();
+    let is_large = |link: &Interface| {
+        link.is_ethernet && link.mtu > ONE_BUFFER_MTU && interfaces.contains(&link.ifindex)
+    };
+    found.iter().any(is_large)
 }
 
 /// The index of the interface that a link attaches to, 0 once that is gone; `None` if the kernel does not say.

@@ -63,7 +63,8 @@ impl ProgramConfig {
                 Some(Form::Default) => 1,
                 Some(Form::Classic) => 2,
             },
-            pad: [0; 6],
+            frags: u8::from(config.fragments),
+            pad: [0; 5],
             crc: crc_tables(),
         };
         for ip in &config.local {

@@ -2,8 +2,10 @@
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
+use linewarden_protocol::frame::Mac;
+
 use super::Xdp;
-use crate::{DataPlaneError, ethtool};
+use crate::{DataPlaneError, ethtool, links};
 
 impl Xdp {
     /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
@@ -15,9 +17,6 @@ impl Xdp {
     pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
         if self.inside.contains(&ifindex) {
             return Err(on_both_sides(ifindex));
-        }
-        for inside in &self.inside {
-            self.know_mac(*inside)?;
         }
         let key = ifindex.to_ne_bytes();
         self.skeleton
@@ -66,23 +65,41 @@ impl Xdp {
         if self.forwards.contains(&ifindex) {
             return Err(on_both_sides(ifindex));
         }
-        // Stamping, too, tells by it whether a packet will be routed.
-        if !self.forwards.is_empty() || self.stamping.is_some() {
-            self.know_mac(ifindex)?;
+        let what = || format!("the MAC addresses of interface {}", ethtool::told_of(ifindex));
+        let links = links::links().map_err(|error| DataPlaneError::kernel(what(), error))?;
+        if !self.set_own_macs(ifindex, &links::macs_of(&links, ifindex)) {
+            return Err(DataPlaneError::kernel(what(), "there is room for 64 interfaces"));
         }
         self.inside.push(ifindex);
         Ok(())
     }
 
-    fn know_mac(&self, ifindex: u32) -> Result<(), DataPlaneError> {
-        let what = || format!("the address of interface {ifindex}");
-        let mac = ethtool::mac_of(ifindex).map_err(|error| DataPlaneError::kernel(what(), error))?;
-        let [a, b, c, d, e, f] = mac;
-        self.skeleton
-            .maps
-            .own_mac
-            .update(&ifindex.to_ne_bytes(), &[a, b, c, d, e, f, 0, 0], MapFlags::ANY)
-            .map_err(|error| DataPlaneError::kernel(what(), error))
+    /// Sets which MAC addresses frames that come in by this interface are the gateway's by; of others none is answered.
+    /// [`Xdp::attach`] finds them out; this is for programs that are only run. `false`: there is no room for the interface.
+    pub fn set_own_macs(&self, ifindex: u32, macs: &[Mac]) -> bool {
+        self.store.set_port(ifindex, macs)
+    }
+
+    /// Looks for MAC addresses that have changed. In the network namespace of the interfaces.
+    pub(super) fn follow_macs(&self) {
+        if self.inside.is_empty() {
+            return;
+        }
+        let links = match links::links() {
+            Ok(links) => links,
+            Err(error) => {
+                tracing::warn!(%error, "listing the interfaces failed; MAC addresses that have changed are not known");
+                return;
+            }
+        };
+        for ifindex in &self.inside {
+            // Of an interface that is gone there is nothing to learn.
+            let macs = links::macs_of(&links, *ifindex);
+            if !macs.is_empty() {
+                self.set_own_macs(*ifindex, &macs);
+            }
+        }
+        self.store.keep_ports(&self.inside);
     }
 
     fn tell_whether(&mut self) {

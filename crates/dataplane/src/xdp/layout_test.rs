@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use linewarden_protocol::commit;
+use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
 
 use super::skeleton::gateway::types;
 use super::stamp::{StampCell, StampingCell};
@@ -11,8 +12,9 @@ use crate::handling::{HANDLING_BUCKETS, TIMED_OF};
 use crate::layout::{
     ALTERNATE, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, ELAPSED_MAX, EXPECTED,
     FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note, OpenRounds, P4DRA_PROBES,
-    P4draProver, P4draRound, P4draRounds, PROVED, ProgramConfig, ProverLine, RingRow, Round, SOURCES,
-    Session, VLAN_TAGGED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WAYS, WaitingProof,
+    P4draProver, P4draRound, P4draRounds, PORT_MACS, PORTS, PROVED, Port, ProgramConfig, ProverLine, RingRow,
+    Round, SOURCES, Session, SourceBank, SourcePrefix, Sources, VLAN_TAGGED, WAITING_FREE, WAITING_FULL,
+    WAITING_TAKEN, WAYS, WaitingProof,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -38,8 +40,13 @@ fn the_mirror_of_the_layout_is_true() {
     same!(Bucket, lw_bucket: entry);
     same!(
         Control,
-        lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering, pad, live, owner, identity
+        lw_control: fresh_current, fresh_previous, fresh_at_ns, stopping, listening, filtering, pad, live, owner, identity,
+        source_bank, sources, port
     );
+    same!(Port, lw_port: ifindex, mac);
+    same!(SourcePrefix, lw_prefix: net, mask);
+    same!(Sources, lw_sources: quick, loopback, prefixes, refused, prefix, address);
+    same!(SourceBank, lw_source_bank: family);
     same!(
         LiveCells,
         lw_live: lease_s, lease_least_s, lease_from_s, low_rows, low_credit, nak_per_s, alarm_per_s, miss_per_s
@@ -63,7 +70,7 @@ fn the_mirror_of_the_layout_is_true() {
         ProgramConfig,
         lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, slots, ring,
         home_mask, index_mask, bucket_mask, filter_mask, provers, prover_places, prover_all, prover_index_mask, classic_identifiers, classic_rows, p4dra_mask, lap_port,
-        classic_port, p4dra_type, p4dra_controller, gate, classic_words, classic_uav, strong_order, count_work, stamp, pad, crc
+        classic_port, p4dra_type, p4dra_controller, gate, classic_words, classic_uav, strong_order, count_work, stamp, frags, pad, crc
     );
     same!(StampCell, lw_stamp: number, until_ns, option, midstate, pad);
     same!(StampingCell, lw_stamping: slot, current, pad, counter, room);
@@ -94,6 +101,10 @@ fn the_constants_of_the_header_are_ours() {
     };
     defines("LW_VLAN_TAGGED", format!("{VLAN_TAGGED:#x}"));
     defines("LW_BOUND", format!("{BOUND:#x}"));
+    defines("LW_PORTS", PORTS.to_string());
+    defines("LW_PORT_MACS", PORT_MACS.to_string());
+    defines("LW_PREFIXES", PREFIXES_MAX.to_string());
+    defines("LW_REFUSED", REFUSED_MAX.to_string());
     defines("LW_WAYS", WAYS.to_string());
     defines("LW_FILTER_WORDS", FILTER_WORDS.to_string());
     defines("LW_EXPECTED", EXPECTED.to_string());
@@ -141,7 +152,7 @@ fn a_change_to_the_layout_raises_its_number() {
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (4, 0x0fe4_43da_aebc_b2ba_u64);
+    let known = (5, 0x8188_7bb3_980e_540f_u64);
     assert_eq!(
         (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),

@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
+use linewarden_protocol::frame::Mac;
 use linewarden_protocol::ids::DeviceId;
 
 use super::rings::Rings;
 use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
-use super::{check_privileges, config, quiet_libbpf};
+use super::{LOOPBACK, check_privileges, config, quiet_libbpf};
 use crate::layout::{Line, RingRow, Shared};
 use crate::store::{Region, Store};
 use crate::{Config, Counters, DataPlaneError};
@@ -80,12 +81,12 @@ pub struct Microbench {
 }
 
 impl Microbench {
-    /// Loads the programs with room for `cases` prepared frames. With `count_work` they count look-ups and words
-    /// (and are slower).
+    /// Loads the programs with room for `cases` prepared frames, which are for `own_mac`. With `count_work` they count look-ups
+    /// and words (and are slower).
     ///
     /// # Errors
     /// As [`super::Xdp::load`].
-    pub fn load(config: &Config, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
+    pub fn load(config: &Config, own_mac: Mac, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
         quiet_libbpf();
@@ -105,6 +106,7 @@ impl Microbench {
             rings: Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?,
             skeleton,
         };
+        bench.store.set_port(LOOPBACK, &[own_mac]);
         config::fill_classic(bench.skeleton.object(), config)?;
         Ok(bench)
     }

@@ -6,6 +6,8 @@
 mod answer;
 mod attach;
 pub mod cipher_bench;
+#[cfg(test)]
+mod compare_test;
 pub(crate) mod config;
 mod forward;
 mod keep;
@@ -20,6 +22,7 @@ pub mod proof_bench;
 mod rings;
 mod seal;
 pub mod sealed_bench;
+mod secure;
 mod skeleton;
 mod stamp;
 pub mod stamp_bench;
@@ -34,12 +37,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut, ProgramType};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::attach::{Held, held, release, strays};
+pub use self::attach::{Held, has_large_frames, held, release, strays};
 pub use self::keep::release_memory;
+pub use self::secure::{InsecureDirectory, insecure};
 
 use self::attach::Attachment;
 use self::keep::Memory;
@@ -173,6 +177,13 @@ impl Xdp {
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
         open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
         let stamps = config.in_packets.is_some();
+        if config.fragments {
+            for mut program in open.open_object_mut().progs_mut() {
+                if program.prog_type() == ProgramType::Xdp {
+                    program.set_flags(XDP_HAS_FRAGS);
+                }
+            }
+        }
         open.progs.linewarden_gateway.set_autoload(is_sealed || !stamps);
         open.progs
             .linewarden_gateway_stamping
@@ -484,6 +495,10 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
+    fn follow_links(&mut self) {
+        self.follow_macs();
+    }
+
     /// A ring that has been drained is silent.
     fn silence(&mut self) {}
 
@@ -497,6 +512,8 @@ impl StoreBacked for Xdp {
     }
 }
 
+/// The program takes frames in fragments (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// The loopback interface's index.
 const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Link, OpenObject};
+use linewarden_protocol::frame::Mac;
 use linewarden_protocol::verdict::Verdict;
 
 use super::passes::Passes;
@@ -31,11 +32,11 @@ pub struct P4draBench {
 
 impl P4draBench {
     /// Loads the programs for the provers of the configuration, and attaches the one that is measured to the loopback interface
-    /// of the calling thread's network namespace, which should be for that alone.
+    /// of the calling thread's network namespace, which should be for that alone. Frames are for `own_mac`.
     ///
     /// # Errors
     /// As [`super::Xdp::load`]; `p4dra-classic` is not configured.
-    pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+    pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
         quiet_libbpf();
@@ -48,7 +49,9 @@ impl P4draBench {
         config::configure(open.open_object_mut(), config, false)?;
         open.maps.cases.set_max_entries(frames).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
-        config::regions(skeleton.object(), config)?.begin(&config.live());
+        let regions = config::regions(skeleton.object(), config)?;
+        regions.begin(&config.live());
+        regions.set_port(LOOPBACK, &[own_mac]);
         let control = P4draControl::new(config, |_| config::p4dra_regions(skeleton.object(), config))?;
         let off = || DataPlaneError::kernel("loading the bench programs", "p4dra-classic is off");
         link(

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Link, OpenObject};
+use linewarden_protocol::frame::Mac;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
@@ -41,11 +42,11 @@ pub struct ProofBench {
 
 impl ProofBench {
     /// Loads the programs for as many provers as the configuration has, and attaches the one that is measured to the
-    /// loopback interface of the calling thread's network namespace, which should be for that alone.
+    /// loopback interface of the calling thread's network namespace, which should be for that alone. Frames are for `own_mac`.
     ///
     /// # Errors
     /// As [`super::Xdp::load`].
-    pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
+    pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
         quiet_libbpf();
@@ -56,7 +57,9 @@ impl ProofBench {
         config::configure(open.open_object_mut(), config, false)?;
         open.maps.cases.set_max_entries(config.provers).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
-        config::regions(skeleton.object(), config)?.begin(&config.live());
+        let regions = config::regions(skeleton.object(), config)?;
+        regions.begin(&config.live());
+        regions.set_port(LOOPBACK, &[own_mac]);
         link(
             &skeleton.maps.programs,
             programs::PROOF,

@@ -1,5 +1,7 @@
 //! Frames of random runs: right, wrong, mutated, and of others.
 
+use std::net::IpAddr;
+
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::frame::write::{Endpoint, TTL};
@@ -28,12 +30,19 @@ impl Run<'_> {
         if self.one_in(20) {
             end.port = self.rng.random();
         }
+        if self.one_in(20) {
+            let at_edges = edges();
+            end.ip = self.pick(&at_edges[usize::from(v6)]);
+        }
         let mut target = gateway_end(v6);
         if self.one_in(40) {
             target.port = self.pick(&[20_551, 53, 0]);
         }
         if self.one_in(40) {
             target.ip = service_end(v6).ip;
+        }
+        if self.one_in(40) {
+            target.mac[self.rng.random_range(0..6)] ^= 1 << self.rng.random_range(0..8);
         }
         let mut builder = FrameBuilder::new(end, target);
         if self.one_in(6) {
@@ -229,6 +238,34 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// Addresses at the edges of where devices may be, now or after a change; of IPv4 and of IPv6.
+fn edges() -> [[IpAddr; 8]; 2] {
+    let v4 = |a, b, c, d| IpAddr::from([a, b, c, d]);
+    let v6 = |a, d, h| IpAddr::from([a, 0, 0, d, 0, 0, 0, h]);
+    [
+        [
+            gateway_end(false).ip,
+            service_end(false).ip,
+            v4(10, 66, 255, 255),
+            v4(10, 66, 255, 254),
+            v4(10, 67, 0, 0),
+            v4(127, 0, 0, 1),
+            v4(8, 8, 8, 8),
+            v4(10, 66, 0, 0),
+        ],
+        [
+            gateway_end(true).ip,
+            service_end(true).ip,
+            v6(0, 0, 1),
+            v6(0xfe80, 0, 1),
+            v6(0xfd66, 0, 0xffff),
+            v6(0xfd66, 1, 0),
+            v6(0xff02, 0, 1),
+            v6(0x2001, 0, 1),
+        ],
+    ]
 }
 
 /// The IPv4 identification with which the checksum of an opened datagram carries when its TTL is counted down: as it

@@ -61,7 +61,7 @@ fn unanswerable() -> Vec<Record> {
         (
             "from 223.255.255.255",
             |from, _| from.ip = [223, 255, 255, 255].into(),
-            ReplyChallenge,
+            DropSourceNotDevice,
         ),
         (
             "from 224.0.0.1",
@@ -76,7 +76,7 @@ fn unanswerable() -> Vec<Record> {
         (
             "from 1.0.0.0",
             |from, _| from.ip = [1, 0, 0, 0].into(),
-            ReplyChallenge,
+            DropSourceNotDevice,
         ),
     ];
     let v6: [(&str, Bend, Verdict); 7] = [
@@ -94,7 +94,7 @@ fn unanswerable() -> Vec<Record> {
         (
             "from ::1",
             |from, _| from.ip = [0, 0, 0, 0, 0, 0, 0, 1].into(),
-            ReplyChallenge,
+            DropSourceNotDevice,
         ),
         (
             "from ::2",
@@ -104,12 +104,12 @@ fn unanswerable() -> Vec<Record> {
         (
             "from 0:0:0:1::",
             |from, _| from.ip = [0, 0, 0, 1, 0, 0, 0, 0].into(),
-            ReplyChallenge,
+            DropSourceNotDevice,
         ),
         (
             "from a link-local address",
             |from, _| from.ip = [0xfe80, 0, 0, 0, 0, 0, 0, 1].into(),
-            ReplyChallenge,
+            DropSourceNotDevice,
         ),
     ];
     let record_of = |v6: bool, (name, bend, verdict): (&str, Bend, Verdict)| {

@@ -1,5 +1,6 @@
 //! The records, by subject.
 
+pub mod admission;
 pub mod again;
 pub mod attest;
 pub mod classic;
@@ -79,6 +80,7 @@ pub fn from(change: impl Fn(&mut Endpoint)) -> FrameBuilder {
 pub fn all() -> Vec<Group> {
     let groups = [
         malformed::groups(),
+        admission::groups(),
         request::groups(),
         response::groups(),
         again::groups(),

@@ -163,7 +163,7 @@ fn wander(w: &mut World) {
         let response = w.response(WANDERER).bound(mac).bytes(WANDERER);
         let frame = from(|end| {
             end.mac = mac;
-            end.ip = [10, 99, high, low].into();
+            end.ip = [10, 66, 16 + high, low].into();
         });
         assert_eq!(w.send(&frame.udp(&response)), ReplyAck, "place {place}");
     }
@@ -188,7 +188,7 @@ fn wanderer() -> Vec<Record> {
                 let mac = [2, 7, 7, 7, 0, 5];
                 let place = from(|end| {
                     end.mac = mac;
-                    end.ip = [10, 99, 0, 5].into();
+                    end.ip = [10, 66, 16, 5].into();
                 });
                 place.udp(&w.response(A).bound(mac).bytes(A))
             },

@@ -5,6 +5,7 @@ use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic as oracle_classic;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::gateway::{self, Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::wire;
 
 use super::device::{Dev, GATEWAY, gateway_end};
@@ -20,6 +21,13 @@ pub const CLASSIC_IDENTIFIERS: u32 = 3;
 
 /// Provers that `p4dra-classic` knows: 1 to this.
 pub const P4DRA_PROVERS: u16 = 40;
+
+/// Where the tests' devices are, but for those of tests that want others.
+pub fn device_prefixes() -> Vec<Prefix> {
+    ["10.66.0.0/16", "fd66::/64"]
+        .map(|text| text.parse().unwrap())
+        .to_vec()
+}
 
 /// How the data planes are configured.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +112,9 @@ impl Shape {
             lease_s: LEASE_S,
             lap_port: wire::LAP_PORT,
             local: vec![gateway_end(false).ip, gateway_end(true).ip],
+            device_prefixes: device_prefixes(),
+            other_addresses: Vec::new(),
+            fragments: false,
             gate: self.gate,
             nak_per_s: self.nak_per_s,
             alarm_per_s: u32::MAX,
@@ -141,6 +152,8 @@ impl Shape {
                 Gate::Open => OracleGate::Open,
                 Gate::Sealed => OracleGate::Sealed,
             },
+            sources: Some(self.config().sources()),
+            own_macs: Some(vec![gateway_end(false).mac]),
             lease_s: LEASE_S,
             nak_per_s: self.nak_per_s,
             miss_per_s: self.miss_per_s,

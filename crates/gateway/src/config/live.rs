@@ -77,6 +77,7 @@ impl GatewaySection {
             ring,
             threads,
             forward_to: _,
+            device_prefixes: _,
             lease_s: _,
             low_rows: _,
             mark_block: _,
@@ -199,7 +200,7 @@ mod tests {
     fn what_needs_a_restart_is_named_field_by_field() {
         let config = parse(TEXT);
         let live = "lease_s = 7\nmark_block = 9\nlow_rows = 1\nlink_lease_s = 3\nnak_per_s = 1\nalarm_per_s = 1\n\
-                    miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[registry]";
+                    miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\ndevice_prefixes = [\"10.0.0.0/8\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[registry]";
         let next = parse(&TEXT.replace("[registry]", live));
         assert_eq!(config.needing_restart(&next), []);
         let text = TEXT

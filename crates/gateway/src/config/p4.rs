@@ -195,6 +195,10 @@ impl GatewayConfig {
                 "addresses is missing: list the addresses that devices send to, which the switch answers for";
             refuse(&["gateway"], problem);
         }
+        if section.device_prefixes.is_none() {
+            let problem = "device_prefixes is missing: list the subnets that devices are in, such as [\"192.0.2.0/24\"]";
+            refuse(&["gateway"], problem);
+        }
         errors
     }
 }
@@ -208,6 +212,7 @@ mod tests {
 id = 1
 dataplane = \"p4\"
 addresses = [\"192.0.2.1\"]
+device_prefixes = [\"192.0.2.0/24\"]
 gate = \"open\"
 [registry]
 path = \"r\"
@@ -282,7 +287,13 @@ side = \"devices\"
             ("id = 1", "id = 1\nport = 7", "gateway.dataplane", "20550"),
             ("id = 1", "id = 1\nslots = 65537", "gateway.dataplane", "65536"),
             ("\"open\"", "\"sealed\"", "gateway.dataplane", "sealed"),
-            ("addresses = [\"192.0.2.1\"]\n", "", "gateway", "addresses"),
+            ("addresses = [\"192.0.2.1\"]\n", "", "gateway", "addresses is"),
+            (
+                "device_prefixes = [\"192.0.2.0/24\"]\n",
+                "",
+                "gateway",
+                "device_prefixes is",
+            ),
             (
                 "[p4]",
                 "[attest]\nprovers = 65537\n[p4]",

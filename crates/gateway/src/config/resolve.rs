@@ -7,8 +7,10 @@ use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::ticket;
 
+use super::devices::Addresses;
 use super::{
     Backend, Carrier, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
     GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, Resolved, TrustSection,
@@ -84,7 +86,23 @@ impl GatewayConfig {
         // Where devices send to may be known to the machine only.
         let somewhere = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let local = self.gateway.addresses.clone().unwrap_or_else(somewhere);
-        self.plane([0; 2], 0, local).map(drop)
+        let devices = self.gateway.device_prefixes.clone();
+        let devices = devices.unwrap_or_else(|| {
+            somewhere()
+                .into_iter()
+                .filter_map(|ip| Prefix::around(ip, 8))
+                .collect()
+        });
+        self.plane(
+            [0; 2],
+            0,
+            Addresses {
+                local,
+                devices,
+                others: Vec::new(),
+            },
+        )
+        .map(drop)
     }
 
     /// [`GatewayConfig::check`], then gives what the data plane and the node need. Interfaces and their addresses are
@@ -98,11 +116,11 @@ impl GatewayConfig {
         let mut errors = Vec::new();
         let interfaces = section.interface_indices(&mut errors);
         let forward_to = section.forward_indices(&interfaces, &mut errors);
-        let local = match errors.is_empty() {
-            true => section.local_addresses().map_err(|error| vec![error])?,
+        let addresses = match errors.is_empty() {
+            true => section.find_addresses().map_err(|error| vec![error])?,
             false => return Err(errors),
         };
-        let mut config = self.plane(hash_seed, classic_seed, local)?;
+        let mut config = self.plane(hash_seed, classic_seed, addresses)?;
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
         }
@@ -127,7 +145,7 @@ impl GatewayConfig {
         &self,
         hash_seed: [u64; 2],
         classic_seed: u64,
-        local: Vec<IpAddr>,
+        addresses: Addresses,
     ) -> Result<dataplane::Config, Vec<FieldError>> {
         let mut errors = self.sources();
         errors.extend(self.empty_paths());
@@ -148,7 +166,11 @@ impl GatewayConfig {
             gateway_id: GatewayId(section.id),
             lease_s: section.lease_s,
             lap_port: section.port,
-            local,
+            local: addresses.local,
+            device_prefixes: addresses.devices,
+            other_addresses: addresses.others,
+            // As their MTU asks, once the interfaces are known.
+            fragments: false,
             gate: match section.gate {
                 Gate::Off => dataplane::Gate::Off,
                 Gate::Open => dataplane::Gate::Open,
@@ -471,10 +493,12 @@ impl GatewaySection {
             refuse(&["gateway", "forward_to"], problem.to_owned());
         }
         let addresses = self.addresses.as_deref().unwrap_or_default();
+        let prefixes = self.device_prefixes.as_deref().unwrap_or_default();
         for (path, repeated) in [
             ("interfaces", repeated(&self.interfaces)),
             ("forward_to", repeated(&self.forward_to)),
             ("addresses", repeated(addresses)),
+            ("device_prefixes", repeated(prefixes)),
         ] {
             if let Some(name) = repeated {
                 refuse(&["gateway", path], format!("{name} is named twice"));
@@ -499,20 +523,6 @@ impl GatewaySection {
             errors.push(FieldError::new(&["gateway", "forward_to"], problem));
         }
         found
-    }
-
-    fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
-        if let Some(addresses) = &self.addresses {
-            return Ok(addresses.clone());
-        }
-        let mut all = Vec::new();
-        for name in &self.interfaces {
-            let found = addresses::of_interface(name);
-            all.extend(found.map_err(|error| FieldError::new(&["gateway", "interfaces"], error))?);
-        }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
     }
 }
 

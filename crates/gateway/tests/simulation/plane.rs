@@ -169,6 +169,11 @@ impl Inner {
             let idx = u32::from_be_bytes(payload[32..36].try_into().unwrap());
             let lease_s = u32::from_be_bytes(reply[20..24].try_into().unwrap());
             if verdict == Verdict::ReplyAck {
+                assert_eq!(
+                    from.src_ip[12], 10,
+                    "a session at an address that no device has: {:?}",
+                    from.src_ip
+                );
                 let tag = payload[48..].try_into().unwrap();
                 self.accepted.push((device, idx, tag));
                 self.look_at_fresh(device, payload[40..48].try_into().unwrap());

@@ -11,6 +11,7 @@
 //! | [`clone`] | a copy of everything public with another chip | the device's line |
 //! | [`replay`] | one who sends again what he heard | lines and leases of the victims, the device's machine |
 //! | [`steal`] | one who sends a victim's good RESPONSE from his own MAC or IP address first | the line |
+//! | [`admission`] | an enrolled device that speaks from others' addresses; one who asks in a silent station's name | the line, what came back |
 //! | [`forge`] | a fake gateway | the device's machine |
 //! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | lines of all named |
 //! | [`flip`] | every bit of every message turned | the line, the device's machine |
@@ -19,6 +20,7 @@
 //! | [`classic`] | the same as published, against the classic port | what came back |
 //! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
 
+pub mod admission;
 pub mod capture;
 pub mod classic;
 pub mod clone;
@@ -138,6 +140,8 @@ pub struct Arena<'a> {
     pub classic_port: u16,
     /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
     pub sees_frames: bool,
+    /// The data plane judges source and destination addresses of a message before it answers.
+    pub judges_admission: bool,
     /// Messages of an attack that tries many; floods are twenty times as many.
     pub effort: u32,
     /// What attackers draw from.
@@ -165,6 +169,8 @@ pub enum Needs {
     Nothing,
     /// An open gate with a service behind it.
     OpenGate,
+    /// A data plane that judges addresses before it answers.
+    Admission,
 }
 
 /// One attack.
@@ -192,13 +198,20 @@ impl Attack {
     /// It could not be carried out; see [`AttackError`].
     pub fn run(&self, arena: &mut Arena<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
-        if self.needs == Needs::OpenGate && arena.service.is_none() {
+        let skipped = match self.needs {
+            Needs::OpenGate if arena.service.is_none() => Some("the gate is off"),
+            Needs::Admission if !arena.judges_admission => {
+                Some("the P4 program does not judge addresses; its gateway closes such a session afterwards")
+            }
+            _ => None,
+        };
+        if skipped.is_some() {
             return Ok(AttackReport {
                 name,
                 attempts: 0,
                 successes: 0,
                 change: None,
-                skipped: Some("the gate is off"),
+                skipped,
             });
         }
         let tally = (self.run)(arena)?;
@@ -213,7 +226,7 @@ impl Attack {
 }
 
 /// Puppets that all the attacks take together, of two rows each.
-pub const PUPPETS: u32 = 9;
+pub const PUPPETS: u32 = 10;
 /// Index of the first puppet: behind the addresses that attackers use themselves.
 pub const PUPPETS_FROM: u32 = crate::address::ATTACKERS_FROM + 900;
 
@@ -226,6 +239,16 @@ pub const ALL: &[Attack] = &[
         "victim's RESPONSE from own MAC",
         Needs::Nothing,
         steal::from_own_mac,
+    ),
+    Attack::new(
+        "session at an address of others",
+        Needs::Admission,
+        admission::others_addresses,
+    ),
+    Attack::new(
+        "REQUEST to a silent station's MAC",
+        Needs::Admission,
+        admission::silent_stations,
     ),
     Attack::new("forged CHALLENGEs and ACKs", Needs::Nothing, forge::fake_gateway),
     Attack::new("flood of spoofed REQUESTs", Needs::Nothing, flood::requests),

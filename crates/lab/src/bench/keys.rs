@@ -11,7 +11,7 @@ use linewarden_protocol::wire::{self, FLAG_BOUND, LAP_PORT, Request, Response, m
 use linewarden_protocol::{frame::write::Endpoint, tag};
 use zerocopy::IntoBytes as _;
 
-use crate::address::{DeviceAddress, Family, GATEWAY};
+use crate::address::{self, DeviceAddress, Family, GATEWAY};
 use crate::fleet::device_id;
 
 /// The benches' gateway.
@@ -129,6 +129,9 @@ pub fn config(slots: u32, ring: u32) -> Config {
         lease_s: 3600,
         lap_port: LAP_PORT,
         local: vec![IpAddr::V4(GATEWAY.v4)],
+        device_prefixes: address::fleet_prefixes(),
+        other_addresses: Vec::new(),
+        fragments: false,
         gate: Gate::Off,
         nak_per_s: 1000,
         alarm_per_s: 10,

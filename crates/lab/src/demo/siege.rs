@@ -27,6 +27,7 @@ pub(super) struct Siege<'a> {
     pub(super) service: Option<(&'a EchoService, u16)>,
     /// Whether the data plane knows the MAC addresses of frames.
     pub(super) sees_frames: bool,
+    pub(super) judges_admission: bool,
     pub(super) effort: u32,
     pub(super) seed: u64,
 }
@@ -51,6 +52,7 @@ impl Siege<'_> {
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
             sees_frames: self.sees_frames,
+            judges_admission: self.judges_admission,
             effort: self.effort,
             rng: ChaCha20Rng::seed_from_u64(self.seed),
         };

@@ -16,7 +16,7 @@ use super::attest::PERIOD_S;
 use super::cast::Groups;
 use super::home::Home;
 use super::{Audience, Backend, DemoError, Options, Sabotage, switch};
-use crate::address::GATEWAY;
+use crate::address::{self, GATEWAY};
 use crate::attackers::LineState;
 use crate::topology::Lab;
 
@@ -41,6 +41,12 @@ pub(super) fn config(
         gateway_id: GATEWAY_ID,
         lease_s: LEASE_S,
         lap_port: LAP_PORT,
+        device_prefixes: match local.iter().all(IpAddr::is_loopback) {
+            true => address::loopback_prefixes(),
+            false => address::link_prefixes(),
+        },
+        other_addresses: address::other_addresses(),
+        fragments: false,
         local,
         gate: if wants_gate { Gate::Open } else { Gate::Off },
         nak_per_s: 1_000,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linewarden_lab::address::GATEWAY;
+use linewarden_lab::address::{self, GATEWAY};
 use linewarden_lab::attackers::LineState;
 use linewarden_lab::clock::boot_ms;
 use linewarden_lab::fleet::SimulatedDevice;
@@ -19,6 +19,7 @@ use linewarden_protocol::frame;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{self, LAP_PORT, Message};
@@ -44,7 +45,12 @@ pub struct OracleGateway {
 
 impl OracleGateway {
     pub fn start(lab: &Lab, fleet: &[SimulatedDevice], configure: impl FnOnce(&mut GatewayConfig)) -> Self {
-        let mut config = GatewayConfig::new(GATEWAY_ID, &[GATEWAY.v4.into(), GATEWAY.v6.into()]);
+        let local = [GATEWAY.v4.into(), GATEWAY.v6.into()];
+        let mut config = GatewayConfig {
+            sources: Some(DeviceSources::new(&address::link_prefixes(), &local, &[])),
+            own_macs: Some(vec![GATEWAY.mac.0]),
+            ..GatewayConfig::new(GATEWAY_ID, &local)
+        };
         configure(&mut config);
         let mut gateway = Gateway::new(config);
         gateway.set_fresh(FreshValue::from_wire(*b"freshly!").unwrap(), now());

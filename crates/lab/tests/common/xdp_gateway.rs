@@ -9,7 +9,7 @@ use std::time::Duration;
 use linewarden_dataplane::store::{Geometry, Row};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, Gate};
-use linewarden_lab::address::GATEWAY;
+use linewarden_lab::address::{self, GATEWAY};
 use linewarden_lab::attackers::LineState;
 use linewarden_lab::fleet::SimulatedDevice;
 use linewarden_lab::topology::Lab;
@@ -31,6 +31,9 @@ impl XdpGateway {
             lease_s: 3600,
             lap_port: LAP_PORT,
             local: vec![GATEWAY.v4.into(), GATEWAY.v6.into()],
+            device_prefixes: address::link_prefixes(),
+            other_addresses: address::other_addresses(),
+            fragments: false,
             gate: Gate::Open,
             nak_per_s: 100,
             alarm_per_s: 100,

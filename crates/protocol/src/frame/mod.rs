@@ -131,14 +131,7 @@ impl Frame {
     /// but for ::1: a mapped one would be taken for its IPv4 address (RFC 4942 2.2).
     #[must_use]
     pub fn is_answerable(&self, ip: &Ip) -> bool {
-        let ([dst, ..], [src, ..]) = (self.dst_mac, self.src_mac);
-        let names_a_host = match ip.src {
-            IpAddr::V4(address) => (1..224).contains(&address.octets()[0]),
-            IpAddr::V6(address) => {
-                (address.to_bits() >> 64 != 0 || address.is_loopback()) && !address.is_multicast()
-            }
-        };
-        (dst | src) & 1 == 0 && names_a_host
+        !is_group(&self.dst_mac) && !is_group(&self.src_mac) && names_a_host(ip.src)
     }
 
     /// The IP packet and UDP datagram, if it is one.
@@ -167,6 +160,24 @@ impl Frame {
             src_port: udp.src_port,
             dst_port: udp.dst_port,
         })
+    }
+}
+
+/// Whether a MAC address is that of a group: multicast or broadcast.
+#[must_use]
+pub fn is_group(mac: &Mac) -> bool {
+    let [first, ..] = mac;
+    first & 1 == 1
+}
+
+/// Whether an address as source names one host, be it this one.
+#[must_use]
+pub fn names_a_host(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(address) => (1..224).contains(&address.octets()[0]),
+        IpAddr::V6(address) => {
+            (address.to_bits() >> 64 != 0 || address.is_loopback()) && !address.is_multicast()
+        }
     }
 }
 

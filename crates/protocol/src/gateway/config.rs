@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use crate::frame::Mac;
 use crate::ids::GatewayId;
+use crate::sources::DeviceSources;
 use crate::wire::LAP_PORT;
 
 /// What becomes of packets that are not LAP/1 to the gateway itself (LAP/1 1.4.9).
@@ -26,6 +28,10 @@ pub struct GatewayConfig {
     pub gateway_id: GatewayId,
     /// Its own addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
     pub local: Vec<IpAddr>,
+    /// Which addresses devices have; `None`: not checked, as `lap.p4` does not.
+    pub sources: Option<DeviceSources>,
+    /// MAC addresses of its interfaces: of frames for others nothing is the gateway's; `None`: not checked, likewise.
+    pub own_macs: Option<Vec<Mac>>,
     /// UDP port of LAP/1.
     pub lap_port: u16,
     /// The gate.
@@ -45,12 +51,15 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables, no attestation.
+    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables, no attestation. No address is a
+    /// device's and no frame the gateway's until [`sources`](Self::sources) and [`own_macs`](Self::own_macs) are set.
     #[must_use]
     pub fn new(gateway_id: GatewayId, local: &[IpAddr]) -> Self {
         Self {
             gateway_id,
             local: local.to_vec(),
+            sources: Some(DeviceSources::default()),
+            own_macs: Some(Vec::new()),
             lap_port: LAP_PORT,
             gate: Gate::Off,
             lease_s: 3600,
@@ -64,9 +73,10 @@ impl GatewayConfig {
 }
 
 /// What of a [`GatewayConfig`] may change while the gateway runs; fields as there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "documented once, in `GatewayConfig`")]
 pub struct Live {
+    pub sources: Option<DeviceSources>,
     pub lease_s: u32,
     pub nak_per_s: u32,
     pub miss_per_s: u32,

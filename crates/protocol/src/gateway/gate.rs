@@ -56,8 +56,8 @@ impl Gateway {
                 };
             }
         };
-        if let Some((ip, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(ip)) {
-            if self.is_ours(&ip, udp.dst_port) && !parsed.is_answerable(&ip) {
+        if let Some((ip, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(&parsed, ip)) {
+            if self.is_ours(&parsed, &ip, udp.dst_port) && !parsed.is_answerable(&ip) {
                 return Verdict::DropUnanswerable;
             }
             if udp.dst_port == self.config.lap_port {
@@ -73,16 +73,23 @@ impl Gateway {
         }
     }
 
-    pub(super) fn is_local(&self, ip: &Ip) -> bool {
-        self.config.local.contains(&ip.dst)
+    fn is_local(&self, parsed: &Frame, ip: &Ip) -> bool {
+        self.config.local.contains(&ip.dst) && self.is_addressed(parsed)
+    }
+
+    /// Whether the frame is for this station, by its MAC address, or for a group. A reply to any other would take that
+    /// station's address on the link.
+    pub(super) fn is_addressed(&self, parsed: &Frame) -> bool {
+        let own_macs = self.config.own_macs.as_ref();
+        frame::is_group(&parsed.dst_mac) || own_macs.is_none_or(|own| own.contains(&parsed.dst_mac))
     }
 
     fn classic_port(&self) -> Option<u16> {
         self.classic.as_ref().map(|(port, _)| *port)
     }
 
-    fn is_ours(&self, ip: &Ip, port: u16) -> bool {
-        self.is_local(ip) && (port == self.config.lap_port || Some(port) == self.classic_port())
+    fn is_ours(&self, parsed: &Frame, ip: &Ip, port: u16) -> bool {
+        self.is_local(parsed, ip) && (port == self.config.lap_port || Some(port) == self.classic_port())
     }
 
     fn lap_frame(&mut self, now: Now, ingress: u32, bytes: &mut [u8], parsed: &Frame) -> Verdict {
@@ -113,8 +120,8 @@ impl Gateway {
             return Verdict::PassForeign;
         };
         match ip.transport {
-            Transport::UdpLength(port) if self.is_ours(ip, port) => Verdict::DropTruncated,
-            Transport::Fragment | Transport::Extension if self.is_local(ip) => Verdict::PassUnparsed,
+            Transport::UdpLength(port) if self.is_ours(parsed, ip, port) => Verdict::DropTruncated,
+            Transport::Fragment | Transport::Extension if self.is_local(parsed, ip) => Verdict::PassUnparsed,
             _ => Verdict::PassForeign,
         }
     }

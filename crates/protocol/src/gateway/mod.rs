@@ -137,6 +137,7 @@ impl Gateway {
     /// Puts other settings into force. A session keeps the lease that it was granted, and its ACK repeated names that
     /// (LAP/1 1.4.4).
     pub fn reconfigure(&mut self, live: Live) {
+        self.config.sources = live.sources;
         self.config.lease_s = live.lease_s;
         self.config.nak_per_s = live.nak_per_s;
         self.config.miss_per_s = live.miss_per_s;
@@ -196,7 +197,7 @@ impl Gateway {
     fn lap(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
         let outcome = match wire::parse(payload) {
             Err(reason) => Err(reason),
-            Ok(Message::Request(request)) => self.request(now, request),
+            Ok(Message::Request(request)) => self.request(now, meta, request),
             Ok(Message::Response(response)) => self.response(now, meta, response),
             Ok(Message::Proof(proof)) => Err(self.proof(now, proof)),
             Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),

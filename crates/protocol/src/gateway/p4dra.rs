@@ -31,17 +31,19 @@ impl Gateway {
 
     /// Judges a frame if it is of the profile's Ethernet type.
     pub(super) fn p4dra_frame(&mut self, bytes: &mut [u8]) -> Option<Handled> {
-        let served = self.p4dra.as_mut()?;
         let parsed = frame::parse(bytes).ok()?;
+        if !self.is_addressed(&parsed) {
+            return None;
+        }
+        let served = self.p4dra.as_mut()?;
         if parsed.network != Network::Other(served.ether_type) {
             return None;
         }
         let tags = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
         let at = size_of::<header::Ethernet>() + tags * size_of::<header::Vlan>();
-        let ([dst, ..], [src, ..]) = (parsed.dst_mac, parsed.src_mac);
-        let (verdict, behind) = match (dst | src) & 1 {
-            0 => served.verifier.handle(bytes.get_mut(at..)?),
-            _ => (Verdict::DropUnanswerable, None),
+        let (verdict, behind) = match frame::is_group(&parsed.dst_mac) || frame::is_group(&parsed.src_mac) {
+            false => served.verifier.handle(bytes.get_mut(at..)?),
+            true => (Verdict::DropUnanswerable, None),
         };
         if verdict.disposition() == Disposition::Reply {
             send(bytes, served.controller, parsed.dst_mac)?;

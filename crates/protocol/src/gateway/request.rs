@@ -3,6 +3,7 @@
 use zerocopy::byteorder::big_endian::U32;
 
 use super::{Answer, Gateway, Row};
+use crate::frame::{Meta, ip_from_bytes};
 use crate::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use crate::tag;
 use crate::time::Now;
@@ -54,8 +55,14 @@ pub fn challenge(
 }
 
 impl Gateway {
-    pub(super) fn request(&mut self, now: Now, request: &Request) -> Result<(Verdict, Answer), Verdict> {
+    pub(super) fn request(
+        &mut self,
+        now: Now,
+        meta: &Meta,
+        request: &Request,
+    ) -> Result<(Verdict, Answer), Verdict> {
         let fresh = self.freshness.current(now).ok_or(Verdict::DropStopped)?;
+        self.check_source(meta)?;
         let device = request.header.device();
         let Some(line) = self.lines.get(&device) else {
             return Err(self.unknown(now));
@@ -83,6 +90,15 @@ impl Gateway {
             fresh.to_wire(),
         );
         Ok((Verdict::ReplyChallenge, Answer::Challenge(challenge)))
+    }
+
+    /// Only from an address that a device can have is anything answered, asked about or opened.
+    pub(super) fn check_source(&self, meta: &Meta) -> Result<(), Verdict> {
+        let source = ip_from_bytes(meta.src_ip);
+        match &self.config.sources {
+            Some(sources) if !sources.admits(source) => Err(Verdict::DropSourceNotDevice),
+            _ => Ok(()),
+        }
     }
 
     /// Of a message whose device is not here: whether it takes the slow path.

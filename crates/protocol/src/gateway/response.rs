@@ -84,6 +84,7 @@ impl Gateway {
     /// The drop reason. The order of the checks is part of the protocol, so that counters of all data planes agree.
     pub fn check_response(&self, now: Now, meta: &Meta, response: &Response) -> Result<Checked, Verdict> {
         self.freshness.current(now).ok_or(Verdict::DropStopped)?;
+        self.check_source(meta)?;
         if response.gateway_id.get() != self.config.gateway_id.0 {
             return Err(Verdict::DropGateway);
         }

@@ -79,6 +79,9 @@ impl Node {
                 lease_s,
                 nak_per_s: u32::MAX,
                 rows_ahead: RING_ROWS as u32,
+                // The model is of the memory that CPUs share, not of where messages come from.
+                sources: None,
+                own_macs: None,
                 ..GatewayConfig::new(id, &[ipv4, ipv6])
             })
         });

@@ -183,6 +183,8 @@ fn gateway(provers_max: usize) -> Gateway {
     let own = [gateway_end().ip, OWN_V6.into()];
     Gateway::new(GatewayConfig {
         provers_max,
+        sources: None,
+        own_macs: None,
         ..GatewayConfig::new(GATEWAY, &own)
     })
 }

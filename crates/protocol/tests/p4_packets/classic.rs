@@ -109,6 +109,7 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
     let mut gateway = Gateway::new(GatewayConfig {
         // LAP/1 is not served.
         lap_port: 0xffff,
+        own_macs: None,
         ..GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()])
     });
     let rng = SplitMix64::from_state(SEED);

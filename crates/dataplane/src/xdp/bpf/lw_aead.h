@@ -6,6 +6,7 @@
 #ifndef LW_AEAD_H
 #define LW_AEAD_H
 
+#include "lw_compare.h"
 #include "lw_poly1305.h"
 #include "lw_stream.h"
 
@@ -171,7 +172,7 @@ static __always_inline int lw_aead_seal(struct xdp_md *ctx, struct lw_aead *a, s
 static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at,
 					__u32 length, enum lw_cipher cipher)
 {
-	__u32 wrong = 0;
+	__u64 wrong = 0;
 
 	if (!(cipher == LW_FORRO ? lw_xforro14_begin(a, w) : lw_chacha20_begin(a, w)) ||
 	    !lw_mac(ctx, a, w, at, length))
@@ -183,6 +184,7 @@ static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, s
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		wrong |= tag[i] ^ w->tag[i];
+	LW_BARRIER(wrong);
 	if (wrong)
 		return 0;
 	return lw_aead_stream(ctx, w, at, length, cipher);

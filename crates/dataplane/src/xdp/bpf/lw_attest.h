@@ -142,7 +142,7 @@ static __always_inline void lw_lay_out(const struct lw_asked *asked, volatile __
 	}
 }
 
-/* 0 if the permuted words make the proof. All of it is compared before the answer: none tells where it differs. */
+/* 0 if the permuted words make the proof. All of it is compared before the answer. */
 static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, const volatile __u32 m[16], const __u64 *proof)
 {
 	__u64 differs = 0;
@@ -154,6 +154,7 @@ static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, cons
 
 		differs |= ((__u64)high << 32 | low) ^ proof[i];
 	}
+	LW_BARRIER(differs);
 	return differs;
 }
 

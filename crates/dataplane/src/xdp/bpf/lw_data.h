@@ -308,8 +308,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 
 	if (!lw_data_tag(ctx, udp_at + sizeof(struct lw_udp), bytes, &in))
 		return LW_DROP_LENGTH;
-	/* Both halves before the verdict: no early exit that tells which one differs. */
-	if ((tag[0] ^ in.tag[0]) | (tag[1] ^ in.tag[1])) {
+	if (lw_tags_differ(tag, in.tag)) {
 		c.control = lw_at(&control, 0);
 		if (c.control && lw_within_rate(c.now_ns, LW_READ(lw_live(c.control)->alarm_per_s),
 						&c.cpu->alarm_second, &c.cpu->alarm_count))
@@ -350,7 +349,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+	enum lw_kind kind = lw_parse_own(c);
 
 	if (kind == LW_KIND_UDP) {
 		__u16 port = c->frame.udp->dst;
@@ -376,7 +375,8 @@ static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 	struct lw_ctx c = { .xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
-	if (!c.cpu)
+	c.control = bpf_map_lookup_elem(&control, &zero);
+	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge_sealed(&c);

@@ -6,7 +6,7 @@
 #ifndef LW_FORWARD_H
 #define LW_FORWARD_H
 
-#include "lw_packet.h"
+#include "lw_admission.h"
 
 #define LW_AF_INET 2
 #define LW_AF_INET6 10
@@ -18,14 +18,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } forward SEC(".maps");
-
-/* MAC addresses of the interfaces on the devices' side, by their number: a frame for another one is not ours to route. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
-	__type(key, __u32);
-	__type(value, __u64);
-} own_mac SEC(".maps");
 
 /* Not 0: `forward` is not empty. */
 __u32 lw_forwards;
@@ -51,12 +43,14 @@ static __always_inline int lw_route6(struct xdp_md *ctx, struct lw_ip6 *ip, stru
 	return ip->hop_limit > 1 && bpf_fib_lookup(ctx, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_SUCCESS;
 }
 
-static __always_inline int lw_is_own(struct xdp_md *ctx, const struct lw_eth *eth)
+/* Whether the frame is for the very interface that it came in by. */
+static __always_inline int lw_is_routed_here(struct xdp_md *ctx, const struct lw_eth *eth)
 {
-	__u32 ingress = ctx->ingress_ifindex;
-	__u64 *own = bpf_map_lookup_elem(&own_mac, &ingress);
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+	struct lw_port *port = control_block ? lw_find_port(control_block, ctx->ingress_ifindex) : NULL;
 
-	return own && *own == lw_mac(eth->dst);
+	return port && LW_READ(port->mac[0]) == lw_mac(eth->dst);
 }
 
 /* What XDP does with a packet whose seal was taken off. */
@@ -69,7 +63,7 @@ __noinline int lw_forward(struct xdp_md *ctx)
 	struct bpf_fib_lookup fib = { .l4_protocol = LW_PROTO_UDP, .ifindex = ctx->ingress_ifindex };
 
 	/* VLANs and bridges are the stack's. */
-	if ((void *)(ip4 + 1) > end || !lw_is_own(ctx, eth))
+	if ((void *)(ip4 + 1) > end || !lw_is_routed_here(ctx, eth))
 		return XDP_PASS;
 	int is6 = eth->type == LW_ETH_P_IPV6;
 

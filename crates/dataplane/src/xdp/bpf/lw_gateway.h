@@ -8,7 +8,7 @@
 
 static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+	enum lw_kind kind = lw_parse_own(c);
 
 	if (kind == LW_KIND_UDP && c->frame.local) {
 		int is_lap = c->frame.udp->dst == cfg.lap_port;

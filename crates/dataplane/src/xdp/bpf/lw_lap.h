@@ -3,8 +3,9 @@
 #ifndef LW_LAP_H
 #define LW_LAP_H
 
+#include "lw_admission.h"
 #include "lw_binding.h"
-#include "lw_report.h"
+#include "lw_compare.h"
 #include "lw_siphash.h"
 
 /* The first 8 bytes of a 64-byte message of suite 1, as a little-endian load. */
@@ -123,6 +124,8 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 		return LW_DROP_RESERVED;
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
+	if (!lw_is_device(c))
+		return LW_DROP_SOURCE_NOT_DEVICE;
 	__u32 place;
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
@@ -375,10 +378,11 @@ static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_
 						    __u32 now_s)
 {
 	__u64 commit = LW_READ(line->commit), session_id = LW_READ(line->session_id);
-	__u64 differs = (session->tag[0] ^ m->tag[0]) | (session->tag[1] ^ m->tag[1]) |
-			lw_differs(session, o, 0);
+	__u64 differs = lw_tags_differ(session->tag, m->tag) | lw_differs(session, o, 0);
 
-	if (!session_id || differs || LW_READ(line->lease_until_s) <= now_s)
+	LW_BARRIER(differs);
+
+	if (differs || !session_id || LW_READ(line->lease_until_s) <= now_s)
 		return LW_DROP_REPLAY;
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 
@@ -452,6 +456,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_timing_begins(c);
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
+	if (!lw_is_device(c))
+		return LW_DROP_SOURCE_NOT_DEVICE;
 	if ((__u32)(m->idx_gateway >> 32) != bpf_htonl(cfg.gateway_id))
 		return LW_DROP_GATEWAY;
 	__u32 place;
@@ -516,8 +522,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) }, tag[2], session_key[2];
 
 	lw_response_tag(key, m, bound ? o.mac : 0, tag);
-	/* Both halves before the verdict: no early exit that tells which one differs. */
-	if ((tag[0] ^ m->tag[0]) | (tag[1] ^ m->tag[1])) {
+	if (lw_tags_differ(tag, m->tag)) {
 		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
 				   &c->cpu->alarm_count))
 			lw_emit(c, LW_EVENT_WRONG_TAG, m->device_id, idx, o.addr);

@@ -164,6 +164,37 @@ struct lw_live {
 	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
 };
 
+/*
+ * An interface on the devices' side, at the place that its number names, or behind. Its MAC addresses are as loaded: its own, then
+ * those of what frames go on to from it (a bridge, a VLAN, a macvlan); all ones where there is none.
+ */
+#define LW_PORTS 64
+#define LW_PORT_MACS 4
+struct lw_port {
+	__u64 ifindex; /* 0: the place is free */
+	__u64 mac[LW_PORT_MACS];
+};
+
+/* Which source addresses of one family can be a device's. Addresses are as loaded, IPv4 mapped into IPv6. */
+#define LW_PREFIXES 16
+#define LW_REFUSED 32
+struct lw_prefix {
+	__u64 net[2];
+	__u64 mask[2];
+};
+struct lw_sources {
+	__u32 quick; /* not 0: what is in the first prefix, and not one of the first two addresses, is a device's */
+	__u32 loopback; /* not 0: loopback addresses are admitted, if the prefixes contain them */
+	__u32 prefixes; /* how many there are */
+	__u32 refused; /* likewise, of `address` */
+	struct lw_prefix prefix[LW_PREFIXES];
+	__u64 address[LW_REFUSED][2]; /* inside the prefixes, and no device's */
+};
+/* By family: IPv4, IPv6. */
+struct lw_source_bank {
+	struct lw_sources family[2];
+};
+
 /* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
 struct lw_control {
 	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
@@ -176,6 +207,9 @@ struct lw_control {
 	struct lw_live live;
 	__u64 owner; /* user space's: which process the memory belongs to */
 	__u64 identity[4]; /* user space's: who may take the memory up */
+	__u64 source_bank; /* its lowest bit names the one of `sources` that is in force; the other is written */
+	struct lw_source_bank sources[2];
+	struct lw_port port[LW_PORTS];
 };
 
 #define LW_HANDLED_BUCKETS 128 /* four to each power of two */
@@ -243,7 +277,8 @@ struct lw_config {
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
 	__u8 stamp; /* enum lw_stamp_form */
-	__u8 pad[6];
+	__u8 frags; /* 1: a frame may go on in fragments, behind what is mapped */
+	__u8 pad[5];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 

@@ -26,7 +26,8 @@ _Static_assert(sizeof(struct lw_p4dra_reply) == 97, "97 B");
 static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, __u64 r, __u64 n, const __u8 *proof)
 {
 	const __u32 asked[16] = { [4] = r, [5] = r >> 32, [12] = n, [13] = n >> 32 };
-	__u32 m[16], differs = 0;
+	__u64 differs = 0;
+	__u32 m[16];
 
 #pragma unroll
 	for (int i = 0; i < 16; i++)
@@ -35,6 +36,7 @@ static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, _
 #pragma unroll
 	for (int i = 0; i < 16; i++)
 		differs |= (m[i] + (prover->matrix[i] ^ asked[i])) ^ bpf_ntohl(((const __u32 *)proof)[i]);
+	LW_BARRIER(differs);
 	return differs;
 }
 
@@ -142,7 +144,7 @@ static __always_inline __u64 lw_p4dra_words(__u64 wire)
 static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct lw_frame *f)
 {
 	struct lw_p4dra_reply *m = (struct lw_p4dra_reply *)f->payload;
-	__u32 length = (__u32)((long)f->end - (long)f->payload);
+	__u32 length = lw_room(f, f->payload);
 	__u32 at = sizeof(struct lw_eth) + (!!f->vlan[0] + !!f->vlan[1]) * sizeof(struct lw_vlan);
 
 	if (!lw_is_between_hosts(f))

@@ -78,6 +78,7 @@ struct lw_frame {
 	struct lw_udp *udp;
 	__u8 *payload; /* of UDP or of p4dra-classic */
 	__u32 payload_length; /* by the UDP header; within the frame */
+	__u32 behind; /* bytes of the frame behind `end`, in fragments */
 	__u16 vlan[2];
 	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
 	__u8 local; /* addressed to the gateway itself */
@@ -103,6 +104,18 @@ static __always_inline int lw_is_local6(const __u32 *dst)
 			return 1;
 	}
 	return 0;
+}
+
+/* Bytes of the frame from there on, also in fragments. */
+static __always_inline __u32 lw_room(const struct lw_frame *f, const void *cursor)
+{
+	__u64 room = (long)f->end - (long)cursor;
+
+	/* Or clang would add to one of the pointers first. */
+	asm volatile("" : "+r"(room));
+	if (cfg.frags)
+		room += f->behind;
+	return room;
 }
 
 /* The UDP header and payload; `room` is what the IP header leaves for them. */
@@ -137,7 +150,7 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
 		return LW_KIND_BROKEN;
 	/* Lengths are compared with the frame without pointer arithmetic on `total`, which the kernel would forget. */
-	if (total > (__u32)((long)f->end - (long)cursor))
+	if (total > lw_room(f, cursor))
 		return LW_KIND_BROKEN;
 	f->ip4 = ip;
 	f->local = lw_is_local4(ip->dst);
@@ -173,7 +186,7 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 		return LW_KIND_BROKEN;
 	__u32 payload = bpf_ntohs(ip->payload_length);
 
-	if ((*(__u8 *)cursor) >> 4 != 6 || payload > (__u32)((long)f->end - (long)(ip + 1)))
+	if ((*(__u8 *)cursor) >> 4 != 6 || payload > lw_room(f, ip + 1))
 		return LW_KIND_BROKEN;
 	f->ip6 = ip;
 	f->is6 = 1;
@@ -228,7 +241,11 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 
 static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
 {
-	return lw_parse_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, f);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (cfg.frags)
+		f->behind = bpf_xdp_get_buff_len(ctx) - (__u32)((long)end - (long)data);
+	return lw_parse_frame(data, end, f);
 }
 
 static __always_inline int lw_is_between_hosts(const struct lw_frame *f)

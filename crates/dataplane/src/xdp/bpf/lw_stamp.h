@@ -332,7 +332,8 @@ static __always_inline int lw_sealed_stamping(struct xdp_md *ctx)
 	struct lw_ctx c = { .xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
-	if (!c.cpu)
+	c.control = bpf_map_lookup_elem(&control, &zero);
+	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
 	enum lw_verdict verdict = lw_judge_sealed(&c);

@@ -44,7 +44,7 @@ __noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 	fib.flowinfo = ip->version_class_flow & bpf_htonl(0x0fffffff);
 	__builtin_memcpy(fib.ipv6_src, ip->src, sizeof(ip->src));
 	__builtin_memcpy(fib.ipv6_dst, ip->dst, sizeof(ip->dst));
-	if (lw_is_own(ctx, eth)) {
+	if (lw_is_routed_here(ctx, eth)) {
 		switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0)) {
 		case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 			return fib.mtu_result;

@@ -12,7 +12,7 @@ use linewarden_evidence::encoding::BpfMapEntry;
 use sha2::{Digest as _, Sha256};
 
 use super::super::config::region;
-use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, ProgramConfig};
+use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, ProgramConfig, SourceBank};
 use crate::{DataPlaneError, ethtool};
 
 /// What no entry tells.
@@ -67,7 +67,12 @@ pub(super) fn of(
         }
         "control" => {
             let (key, value) = first()?;
-            vec![entry(&key, settings(&value))]
+            let mut entries = vec![
+                entry(&key, settings(&value)),
+                entry(b"device sources", sources(&value)),
+            ];
+            entries.extend(ports(&value).map(|(name, macs)| entry(name.as_bytes(), macs)));
+            entries
         }
         "programs" | "kept_programs" => {
             let mut entries = Vec::new();
@@ -79,18 +84,15 @@ pub(super) fn of(
             }
             entries
         }
-        "forward" | "own_mac" => {
+        "forward" => {
             let mut entries = Vec::new();
             for key in map.keys() {
                 let ifindex = key.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
                 let value = read(map, name, &key)?.unwrap_or_default();
-                let value = match name {
-                    "own_mac" => value,
-                    // Where frames go: the interface's number is not the same after a boot.
-                    _ => value
-                        .first_chunk()
-                        .map_or_else(Vec::new, |to| interface(u32::from_ne_bytes(*to)).into_bytes()),
-                };
+                // Where frames go: the interface's number is not the same after a boot.
+                let value = value
+                    .first_chunk()
+                    .map_or_else(Vec::new, |to| interface(u32::from_ne_bytes(*to)).into_bytes());
                 entries.push(entry(interface(ifindex).as_bytes(), value));
             }
             entries
@@ -125,6 +127,35 @@ fn settings(control: &[u8]) -> Vec<u8> {
     let from = offset_of!(LiveCells, lease_from_s);
     zero(&mut settings, from..from + size_of::<u32>());
     settings
+}
+
+/// Where devices may be: what is in force, but for which of the two places that is in.
+fn sources(control: &[u8]) -> Vec<u8> {
+    let at = offset_of!(Control, source_bank);
+    let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
+    let at = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
+    let bank = control.get(at..at + size_of::<SourceBank>());
+    bank.unwrap_or_default().to_vec()
+}
+
+/// MAC addresses of interfaces on the devices' side, by the interface's name.
+fn ports(control: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> {
+    let at = offset_of!(Control, port);
+    let ports = control
+        .get(at..at + size_of::<[Port; PORTS]>())
+        .unwrap_or_default();
+    let mut found: Vec<_> = ports
+        .chunks_exact(size_of::<Port>())
+        .filter_map(|port| {
+            let (number, macs) = port.split_first_chunk()?;
+            let ifindex = u32::try_from(u64::from_ne_bytes(*number))
+                .ok()
+                .filter(|number| *number != 0)?;
+            Some((interface(ifindex), macs.to_vec()))
+        })
+        .collect();
+    found.sort_unstable();
+    found.into_iter()
 }
 
 fn classic(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use linewarden_dataplane::{DataPlane as _, Live, Store};
 use linewarden_protocol::gateway::{self, LineView};
 use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::sources::{DeviceSources, Prefix};
 use linewarden_protocol::verdict::Verdict;
 
 use super::{INGRESS, World};
@@ -54,6 +55,7 @@ impl World {
     pub fn reconfigure(&mut self, live: &Live) {
         let boot_s = self.boot_s();
         self.oracle.reconfigure(gateway::Live {
+            sources: Some(live.sources.clone()),
             lease_s: live.lease_s,
             nak_per_s: live.nak_per_s,
             miss_per_s: live.miss_per_s,
@@ -61,6 +63,14 @@ impl World {
         let shifts = self.shifts_s();
         self.each_plane(|plane, at| plane.reconfigure(live, boot_s - shifts[at]).unwrap());
         self.settings.change(live, boot_s);
+    }
+
+    /// From now on devices are in these prefixes.
+    pub fn move_devices(&mut self, prefixes: &[&str]) {
+        let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+        let mut live = self.live();
+        live.sources = DeviceSources::new(&prefixes, &self.shape.config().local, &[]);
+        self.reconfigure(&live);
     }
 
     /// Settings that forward to the devices' side are refused as a whole.

@@ -165,7 +165,14 @@ impl World {
             false => self.processes[self.rng.random_range(0..self.processes.len())].number,
         };
         let mut from = ([0; 16], 666);
-        from.0[10..].copy_from_slice(&[0xff, 0xff, 10, 6, 6, 6]);
+        // His own, or one that no device has: another network's, or the gateway's.
+        let own = match self.tally.replays % 4 {
+            0 => [8, 8, 8, 8],
+            1 => [192, 0, 2, 1],
+            _ => [10, 6, 6, 6],
+        };
+        from.0[10..12].fill(0xff);
+        from.0[12..].copy_from_slice(&own);
         if self.rng.random_ratio(1, 2) {
             let station = self.rng.random_range(0..self.stations.len());
             from = (self.stations[station].address(), 40_000);

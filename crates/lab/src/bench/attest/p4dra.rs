@@ -134,7 +134,7 @@ fn open(control: &mut P4draControl, round: Round) -> Result<(), BenchError> {
 
 /// In the kernel: ns a reply, the least of the passes, and ns that the harness takes of it.
 fn packet_after_packet(fleet: &mut Fleet, runs: u32) -> Result<(f64, f64), BenchError> {
-    let mut bench = P4draBench::load(&fleet.config)?;
+    let mut bench = P4draBench::load(&fleet.config, GATEWAY.mac.0)?;
     let mut least = f64::MAX;
     for (round, frames) in fleet.rounds(runs) {
         open(bench.control(), round)?;

@@ -15,6 +15,7 @@ use linewarden_protocol::wire::{LAP_PORT, PROOF_BYTES};
 
 use super::Size;
 use super::provers::{Fleet, open};
+use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, keys};
 use crate::clock::monotonic_ns;
 use crate::netns::NetNs;
@@ -39,7 +40,7 @@ pub fn kernel(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for provers in [XDP_BAR.0.min(size.provers), size.provers] {
         let mut fleet = Fleet::new(provers);
-        let mut bench = ProofBench::load(&fleet.config())?;
+        let mut bench = ProofBench::load(&fleet.config(), GATEWAY.mac.0)?;
         fleet.install(bench.provers())?;
         let mut costs = Costs::new();
         // Made ahead as far as memory goes: what is made between two passes takes the provers' place in the caches.

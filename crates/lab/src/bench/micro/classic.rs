@@ -5,6 +5,7 @@ use linewarden_dataplane::xdp::microbench::{Microbench, Program};
 use linewarden_protocol::classic::{self, ResponseBits};
 
 use super::{LOADS, Least, best};
+use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 
 /// The classic profiles at three response sizes: one REQ and one RESP.
@@ -50,7 +51,7 @@ fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Resul
     .ok_or_else(|| BenchError::Contradiction("a classic message has its profile's size".into()))?;
     let mut least = Least::default();
     for _ in 0..LOADS {
-        let mut bench = Microbench::load(&config, 4, false)?;
+        let mut bench = Microbench::load(&config, GATEWAY.mac.0, 4, false)?;
         bench.reset_classic_every_run();
         for (frame, name) in frames.iter().zip(["REQ", "RESP"]) {
             bench.set_cases([frame.as_slice()]);

@@ -5,6 +5,7 @@ use linewarden_dataplane::xdp::microbench::{Microbench, Program};
 use linewarden_protocol::ids::{Mode, RowIndex};
 
 use super::{LOADS, Least, best};
+use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys, wait};
 use crate::fleet::device_id;
 
@@ -85,7 +86,7 @@ fn key_mode(scale: &Scale, least: &mut Least) -> Result<(), BenchError> {
 
 /// The device, ready to be asked again and again.
 fn device(mode: Mode, count_work: bool) -> Result<Microbench, BenchError> {
-    let mut bench = Microbench::load(&keys::config(16, 8), 4, count_work)?;
+    let mut bench = Microbench::load(&keys::config(16, 8), GATEWAY.mac.0, 4, count_work)?;
     let rows = keys::rows(0, mode, RowIndex(0), 8);
     bench
         .store()

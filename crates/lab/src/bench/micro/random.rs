@@ -8,6 +8,7 @@ use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Least, best};
+use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 use crate::fleet::device_id;
 
@@ -68,7 +69,7 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 
 fn passes(order: &[u32], least: &mut Least) -> Result<(), BenchError> {
     let devices = order.len() as u32;
-    let mut bench = Microbench::load(&keys::config(devices, RING), devices, false)?;
+    let mut bench = Microbench::load(&keys::config(devices, RING), GATEWAY.mac.0, devices, false)?;
     for device in 0..devices {
         let rows = keys::rows(device, Mode::Pool, RowIndex(0), RING + 1);
         bench

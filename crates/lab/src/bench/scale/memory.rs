@@ -8,6 +8,7 @@ use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::Size;
+use crate::address::GATEWAY;
 use crate::bench::micro::{self, Least};
 use crate::bench::{BenchError, Row, keys};
 use crate::fleet::device_id;
@@ -50,7 +51,12 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 fn passes(devices: u32, rows_each: u32, passes: u32, least: &mut Least) -> Result<(), BenchError> {
     let mut order: Vec<u32> = (0..devices).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(1));
-    let mut bench = Microbench::load(&keys::config(devices, rows_each - 1), devices, false)?;
+    let mut bench = Microbench::load(
+        &keys::config(devices, rows_each - 1),
+        GATEWAY.mac.0,
+        devices,
+        false,
+    )?;
     for device in 0..devices {
         let rows = keys::rows(device, Mode::Pool, RowIndex(0), rows_each);
         bench

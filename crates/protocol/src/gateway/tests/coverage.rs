@@ -75,6 +75,11 @@ fn reach(verdict: Verdict) -> Verdict {
             };
             gate_off(|builder| builder.udp(b"x"), to)
         }
+        Verdict::DropSourceNotDevice => {
+            let (mut bench, mut prover) = one_device(1);
+            prover.from.ip = gateway_end().ip;
+            bench.verdict(&prover, &prover.request(1))
+        }
         Verdict::DropTruncated => gate_open(|builder| builder.udp(b"x")[..30].to_vec()),
         Verdict::DropUnknownDevice => {
             let stranger = Prover::new(9, Mode::Pool);

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::support::{
-    Bench, GATEWAY, LEASE_S, Prover, bent, challenge, gateway_end, nak, one_device, verified_ack,
+    Bench, GATEWAY, LEASE_S, Prover, bent, challenge, device_sources, gateway_end, nak, one_device,
+    verified_ack,
 };
 use crate::frame::builder::FrameBuilder;
 use crate::frame::ip_bytes;
@@ -101,6 +102,7 @@ fn a_session_keeps_the_lease_that_it_was_granted() {
     let response = prover.response(0, bench.fresh);
     let (_, first) = bench.send(&prover, &response);
     bench.gateway.reconfigure(Live {
+        sources: Some(device_sources(&[])),
         lease_s: LEASE_S / 2,
         nak_per_s: 0,
         miss_per_s: 0,

@@ -10,5 +10,6 @@ mod p4dra;
 mod provisioning;
 mod races;
 mod sealed;
+mod sources;
 mod support;
 mod table;

@@ -60,6 +60,7 @@ fn reply(number: u8) -> Vec<u8> {
 fn gateway(gate: Gate) -> Gateway {
     let mut gateway = Gateway::new(GatewayConfig {
         gate,
+        own_macs: Some(alloc::vec![HERE]),
         ..GatewayConfig::new(GatewayId(7), &[service_end().ip])
     });
     let mut verifier = Verifier::new();
@@ -169,14 +170,16 @@ fn it_is_served_at_every_gate_and_behind_vlan_tags_and_other_types_are_dropped_t
 }
 
 #[test]
-fn each_bit_of_a_reply_counts_but_those_of_addresses() {
+fn each_bit_of_a_reply_counts_but_those_of_its_sender_s_address() {
     let right = reply(2);
     for bit in 0..8 * right.len() {
         let mut frame = right.clone();
         frame[bit / 8] ^= 1 << (bit % 8);
         let expected = match bit / 8 {
             0 | 6 if bit % 8 == 0 => Verdict::DropUnanswerable,
-            0..12 => Verdict::ReplyP4draVerified,
+            // For another station: not ours to answer for.
+            0..6 => Verdict::PassForeign,
+            6..12 => Verdict::ReplyP4draVerified,
             12..14 => Verdict::PassForeign,
             // REQUEST and START are shorter, as are all others; what is longer is none.
             14 => Verdict::DropP4draMalformed,

@@ -13,6 +13,7 @@ use crate::frame::{Meta, parse};
 use crate::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
 use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
 use crate::keys::{AuthKey, RowKey, SessionKey};
+use crate::sources::{DeviceSources, Prefix};
 use crate::tag;
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
@@ -122,6 +123,14 @@ pub struct Bench {
     drawn: u64,
 }
 
+/// Devices of the bench's two subnets, on the gateway's link, and of `more`.
+pub fn device_sources(more: &[&str]) -> DeviceSources {
+    let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(more);
+    let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).collect();
+    let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
+    DeviceSources::new(&prefixes, &[gateway_end().ip, own_v6], &[])
+}
+
 /// The gateway's own end.
 pub fn gateway_end() -> Endpoint {
     Endpoint {
@@ -150,6 +159,8 @@ impl Bench {
         let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, own_v6]);
         config.gate = Gate::Open;
         config.lease_s = LEASE_S;
+        config.sources = Some(device_sources(&[]));
+        config.own_macs = Some(vec![gateway_end().mac]);
         configure(&mut config);
         let mut bench = Self {
             gateway: Gateway::new(config),

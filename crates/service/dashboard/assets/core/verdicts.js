@@ -28,6 +28,7 @@ export const VERDICTS = {
   drop_unsupported_type: ["drop", "A PROOF, and this gateway attests nobody."],
   drop_truncated: ["drop", "The packet ends before its headers do, or their lengths contradict each other."],
   drop_unanswerable: ["drop", "For us, but between addresses that no reply may go between: a group MAC address, or a source IP address that names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie)."],
+  drop_source_not_device: ["drop", "A REQUEST or RESPONSE from an address that no device has: outside device_prefixes, or one of the gateway's own, a loopback or a broadcast address."],
   drop_shed: ["drop", "Of a device that is not here: more than the slow path takes, of this source or of all."],
   slow_path: ["drop", "Of a device that is not here: handed to the slow path, which asks the controller and answers."],
   drop_unknown_device: ["drop", "No such device here, and either it is enrolled nowhere, or its RESPONSE is an old one, or there is no slow path."],

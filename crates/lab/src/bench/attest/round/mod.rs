@@ -39,7 +39,7 @@ use tokio::runtime::Runtime;
 
 use self::simulation::{Datagrams, Frames, Simulated, attestation_key};
 use super::Size;
-use crate::address::DeviceAddress;
+use crate::address::{self, DeviceAddress};
 use crate::bench::keys::{self, GATEWAY_ID};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
@@ -393,6 +393,7 @@ impl Place {
                 let config = Config {
                     lap_port: probe.map_err(io("finding a free UDP port"))?.port(),
                     local: vec![Ipv4Addr::LOCALHOST.into()],
+                    device_prefixes: address::loopback_prefixes(),
                     ..config
                 };
                 let plane = Host::start(&config, &HostOptions::default())?;

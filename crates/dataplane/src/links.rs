@@ -1,0 +1,286 @@
+//! The interfaces of a network namespace and how they lie on each other (rtnetlink(7), RTM_GETLINK).
+
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use linewarden_protocol::frame::Mac;
+
+use crate::layout::PORT_MACS;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+/// A link layer (include/uapi/linux/if_arp.h).
+const ARPHRD_ETHER: u16 = 1;
+/// Attributes (include/uapi/linux/if_link.h).
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_XDP: u16 = 43;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+/// Of an attribute's type, what is no flag.
+const ATTRIBUTE_TYPE: u16 = 0x3fff;
+/// Bytes of nlmsghdr and ifinfomsg.
+const HEADER_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 16;
+/// No message of a dump is longer.
+const BUFFER_BYTES: usize = 1 << 16;
+/// What takes frames to its MAC address from the interface that it lies on.
+const UPPER_KINDS: [&[u8]; 3] = [b"vlan", b"macvlan", b"macvtap"];
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) ifindex: u32,
+    /// `None`: it has no Ethernet address.
+    mac: Option<Mac>,
+    /// Bridge or bond that it is a port of.
+    master: Option<u32>,
+    /// Which frames it takes from, if it lies on another one of this namespace.
+    lower: Option<u32>,
+    /// The largest packet, bytes.
+    pub(crate) mtu: u32,
+    /// It is an Ethernet interface, as the loopback interface is none.
+    pub(crate) is_ethernet: bool,
+    /// An XDP program is on it.
+    pub(crate) has_program: bool,
+}
+
+/// All interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn links() -> io::Result<Vec<Interface>> {
+    // SAFETY: takes no pointer.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            libc::NETLINK_ROUTE,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let request = request();
+    // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut buffer = vec![0u8; BUFFER_BYTES];
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let got = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+        if read_all(buffer.get(..got).unwrap_or_default(), &mut found)? {
+            return Ok(found);
+        }
+    }
+}
+
+/// MAC addresses that frames which come in by an interface may be for: its own first, then those of the bridge or bond that it is a
+/// port of, and of VLANs and macvlans on any of these.
+pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
+    let mut members = vec![ifindex];
+    loop {
+        let next = links.iter().find_map(|link| {
+            let master = link.master.filter(|_| members.contains(&link.ifindex));
+            let upper = link
+                .lower
+                .filter(|lower| members.contains(lower))
+                .map(|_| link.ifindex);
+            [master, upper]
+                .into_iter()
+                .flatten()
+                .find(|new| !members.contains(new))
+        });
+        match next {
+            Some(next) => members.push(next),
+            None => break,
+        }
+    }
+    let mut macs = Vec::new();
+    for member in members {
+        let link = links.iter().find(|link| link.ifindex == member);
+        let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
+        macs.extend(mac);
+    }
+    macs.truncate(PORT_MACS);
+    macs
+}
+
+/// RTM_GETLINK for all: nlmsghdr and ifinfomsg.
+fn request() -> Vec<u8> {
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let mut bytes = ((HEADER_BYTES + MESSAGE_BYTES) as u32).to_ne_bytes().to_vec();
+    bytes.extend(RTM_GETLINK.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
+    bytes
+}
+
+/// Reads the messages of one datagram; whether they were the last.
+fn read_all(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
+    let malformed = || io::Error::other("the kernel's list of interfaces is malformed");
+    while !bytes.is_empty() {
+        let length = word(bytes, 0).ok_or_else(malformed)? as usize;
+        let message = bytes
+            .get(..length)
+            .filter(|message| message.len() >= HEADER_BYTES);
+        let message = message.ok_or_else(malformed)?;
+        match half(message, 4) {
+            Some(NLMSG_DONE) => return Ok(true),
+            Some(NLMSG_ERROR) => {
+                let code = word(message, HEADER_BYTES).unwrap_or_default().cast_signed();
+                return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+            }
+            Some(RTM_NEWLINK) => found.extend(link(message)),
+            _ => {}
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+fn link(message: &[u8]) -> Option<Interface> {
+    let mut link = Interface {
+        ifindex: word(message, HEADER_BYTES + 4)?,
+        mac: None,
+        master: None,
+        lower: None,
+        mtu: 0,
+        is_ethernet: half(message, HEADER_BYTES + 2)? == ARPHRD_ETHER,
+        has_program: false,
+    };
+    let (mut is_upper, mut is_elsewhere) = (false, false);
+    for (kind, value) in attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..)?) {
+        match kind {
+            IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            IFLA_MTU => link.mtu = word(value, 0)?,
+            IFLA_LINK => link.lower = word(value, 0),
+            IFLA_MASTER => link.master = word(value, 0),
+            IFLA_XDP => {
+                let attached = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
+                link.has_program =
+                    attached.is_some_and(|(_, mode)| mode.first().is_some_and(|mode| *mode != 0));
+            }
+            IFLA_LINK_NETNSID => is_elsewhere = true,
+            IFLA_LINKINFO => {
+                let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                let name = name.map(|(_, name)| name.strip_suffix(&[0]).unwrap_or(name));
+                is_upper = name.is_some_and(|name| UPPER_KINDS.contains(&name));
+            }
+            _ => {}
+        }
+    }
+    // A veth names its other end there, which is another station.
+    link.lower = link.lower.filter(|_| is_upper && !is_elsewhere);
+    Some(link)
+}
+
+/// Types and values.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(half(bytes, 0)?);
+        let kind = half(bytes, 2)? & ATTRIBUTE_TYPE;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
+        Interface {
+            ifindex,
+            mac: Some([2, 0, 0, 0, 0, mac]),
+            master: Some(master).filter(|master| *master != 0),
+            lower: Some(lower).filter(|lower| *lower != 0),
+            mtu: 1500,
+            is_ethernet: true,
+            has_program: false,
+        }
+    }
+
+    #[test]
+    fn loopback_is_in_the_list() {
+        let lo = links()
+            .unwrap()
+            .into_iter()
+            .find(|link| link.ifindex == 1)
+            .unwrap();
+        assert_eq!((lo.mac.is_some(), lo.master, lo.lower), (true, None, None));
+        assert!(lo.mtu > 0 && !lo.is_ethernet);
+    }
+
+    #[test]
+    fn frames_are_for_the_port_its_bridge_and_what_lies_on_either() {
+        let links = [
+            link(2, 2, 5, 0), // a port of the bridge
+            link(3, 3, 5, 0), // and another
+            link(4, 4, 0, 2), // a macvlan on the port
+            link(5, 5, 0, 0), // the bridge
+            link(6, 5, 0, 5), // a VLAN on the bridge, with its address
+            link(7, 7, 0, 0),
+        ];
+        let macs = |ifindex| -> Vec<u8> { macs_of(&links, ifindex).iter().map(|mac| mac[5]).collect() };
+        assert_eq!(macs(2), [2, 5, 4]);
+        assert_eq!(macs(3), [3, 5]);
+        assert_eq!(macs(7), [7]);
+        assert_eq!(macs(9), [0; 0]);
+    }
+
+    #[test]
+    fn messages_cut_off_anywhere_are_an_error_or_less() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let info = attribute(IFLA_INFO_KIND, b"macvlan\0");
+        let body = [
+            attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]),
+            attribute(IFLA_LINK, &7u32.to_ne_bytes()),
+            attribute(IFLA_LINKINFO, &info),
+        ]
+        .concat();
+        let mut message = ((HEADER_BYTES + MESSAGE_BYTES + body.len()) as u32)
+            .to_ne_bytes()
+            .to_vec();
+        message.extend(RTM_NEWLINK.to_ne_bytes());
+        message.resize(HEADER_BYTES + 4, 0);
+        message.extend(9u32.to_ne_bytes());
+        message.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
+        message.extend(body);
+        let mut found = Vec::new();
+        assert!(!read_all(&message, &mut found).unwrap());
+        assert_eq!((found[0].ifindex, found[0].lower), (9, Some(7)));
+        for length in 1..message.len() {
+            assert!(read_all(&message[..length], &mut found).is_err(), "{length}");
+        }
+    }
+}

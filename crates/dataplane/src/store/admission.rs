@@ -1,0 +1,303 @@
+//! Which MAC addresses are the gateway's, by interface, and which source addresses can be a device's: written by user space while
+//! packets flow, read by `bpf/lw_admission.h` and, here, by `host`.
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use linewarden_protocol::frame::{Mac, ip_bytes};
+use linewarden_protocol::keys::halves;
+use linewarden_protocol::sources::{DeviceSources, Prefix};
+
+use super::{Regions, Store, wire_word};
+use crate::layout::{Control, PORT_MACS, PORTS, Port, Sources};
+
+/// Stands for no MAC address: none has more than 48 bits.
+const NO_MAC: u64 = u64::MAX;
+/// Stands for an interface that is gone: its place is taken by another one, and those behind it are still found.
+const GONE: u64 = 1 << 32;
+/// Bits of an IPv4 address's prefix when it is mapped into IPv6.
+const MAPPED_BITS: u8 = 96;
+
+/// Puts other sources into force. The ones before stay whole for whoever reads them just now.
+pub(super) fn put(control: &Control, sources: &DeviceSources) {
+    let next = control.source_bank.load(Acquire).wrapping_add(1);
+    let bank = control.sources.get((next & 1) as usize);
+    for (family, v4) in bank.iter().flat_map(|bank| bank.family.iter().zip([true, false])) {
+        fill(family, sources, v4);
+    }
+    control.source_bank.store(next, Release);
+}
+
+/// One family's; link-local prefixes last, for the first is looked at first.
+fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
+    let is_of_family = |ip: IpAddr| ip.is_ipv4() == v4;
+    let mut prefixes: Vec<Prefix> = sources.prefixes().to_vec();
+    prefixes.retain(|prefix| is_of_family(prefix.network()));
+    prefixes.sort_by_key(|prefix| is_link_local(prefix.network()));
+    let refused: Vec<IpAddr> = sources
+        .refused()
+        .iter()
+        .copied()
+        .filter(|ip| is_of_family(*ip))
+        .collect();
+    let none = std::iter::repeat([0; 2]);
+    let words_of = prefixes
+        .iter()
+        .map(|prefix| (words(prefix.network()), mask(prefix)));
+    // What lies behind is zeroed, for the memory is measured.
+    for (cell, (net, mask)) in cells
+        .prefix
+        .iter()
+        .zip(words_of.chain(none.clone().zip(none.clone())))
+    {
+        store(&cell.net, net);
+        store(&cell.mask, mask);
+    }
+    let addresses = refused.iter().map(|ip| words(*ip));
+    for (cell, address) in cells.address.iter().zip(addresses.chain(none)) {
+        store(cell, address);
+    }
+    let loopback = IpAddr::from(if v4 {
+        [127, 0, 0, 1].into()
+    } else {
+        std::net::Ipv6Addr::LOCALHOST.to_canonical()
+    });
+    let is_plain = prefixes.first().is_some_and(|first| {
+        let around = Prefix::around(loopback, if v4 { 8 } else { 128 });
+        let meets_loopback =
+            first.contains(loopback) || around.is_some_and(|around| around.contains(first.network()));
+        refused.len() <= 2 && !meets_loopback
+    });
+    cells.loopback.store(sources.admits_loopback().into(), Relaxed);
+    cells.prefixes.store(count(prefixes.len()), Relaxed);
+    cells.refused.store(count(refused.len()), Relaxed);
+    cells.quick.store(is_plain.into(), Relaxed);
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// As packets and sessions hold an address.
+fn words(ip: IpAddr) -> [u64; 2] {
+    halves(&ip_bytes(ip)).map(wire_word)
+}
+
+fn mask(prefix: &Prefix) -> [u64; 2] {
+    let mapped = if prefix.network().is_ipv4() {
+        MAPPED_BITS
+    } else {
+        0
+    };
+    let behind = 128 - u32::from(prefix.bits() + mapped);
+    let bits = u128::MAX.checked_shl(behind).unwrap_or(0);
+    halves(&bits.to_be_bytes()).map(wire_word)
+}
+
+fn store(cells: &[AtomicU64; 2], [high, low]: [u64; 2]) {
+    cells[0].store(high, Relaxed);
+    cells[1].store(low, Relaxed);
+}
+
+fn load(cells: &[AtomicU64; 2]) -> [u64; 2] {
+    cells.each_ref().map(|cell| cell.load(Relaxed))
+}
+
+/// Whether a device can have the address, which names a host: `lw_is_device()` for `host`. Of IPv6 the words of an
+/// IPv4-mapped address cannot come: the kernel drops those.
+pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
+    let [high, low] = address;
+    let is_mapped = high == 0 && low & 0xffff_ffff == 0xffff_0000;
+    let bank = control
+        .sources
+        .get((control.source_bank.load(Acquire) & 1) as usize);
+    let Some(sources) = bank.and_then(|bank| bank.family.get(usize::from(!is_mapped))) else {
+        return false;
+    };
+    let is_loopback = match is_mapped {
+        true => low >> 32 & 0xff == 127,
+        false => high == 0,
+    };
+    if is_loopback && sources.loopback.load(Relaxed) == 0 {
+        return false;
+    }
+    let prefixes = sources
+        .prefix
+        .iter()
+        .take(sources.prefixes.load(Relaxed) as usize);
+    let mut is_inside = prefixes.map(|prefix| (load(&prefix.net), load(&prefix.mask)));
+    let refused = sources
+        .address
+        .iter()
+        .take(sources.refused.load(Relaxed) as usize);
+    is_inside.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
+        && !refused.map(load).any(|one| one == address)
+}
+
+impl Regions {
+    /// See [`Store::set_port`].
+    pub(crate) fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
+        let control = self.control.first();
+        let Some(port) = control.and_then(|control| place(control, ifindex)) else {
+            return false;
+        };
+        let macs = macs
+            .iter()
+            .map(|[a, b, c, d, e, f]| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
+        for (cell, mac) in port.mac.iter().zip(macs.chain([NO_MAC; PORT_MACS])) {
+            cell.store(mac, Relaxed);
+        }
+        port.ifindex.store(ifindex.into(), Release);
+        true
+    }
+}
+
+impl Store {
+    /// Sets the MAC addresses of an interface on the devices' side: its own first, then those of what frames go on to from it.
+    /// `false`: there is no room for one more interface.
+    pub fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
+        self.regions.set_port(ifindex, macs)
+    }
+
+    /// Forgets all interfaces but these: memory that was taken up has those of the process before, too.
+    pub(crate) fn keep_ports(&self, kept: &[u32]) {
+        for port in self.regions.control.iter().flat_map(|control| &control.port) {
+            let ifindex = port.ifindex.load(Acquire);
+            let is_kept = kept.iter().any(|kept| u64::from(*kept) == ifindex);
+            if ifindex != 0 && !is_kept {
+                port.ifindex.store(GONE, Release);
+            }
+        }
+    }
+}
+
+/// The interface's place, or the free one that it gets.
+fn place(control: &Control, ifindex: u32) -> Option<&Port> {
+    let first = ifindex as usize;
+    let places = || (0..PORTS).filter_map(move |behind| control.port.get((first + behind) % PORTS));
+    let holds = |port: &&Port, what: u64| port.ifindex.load(Acquire) == what;
+    let own = places().find(|port| holds(port, ifindex.into()));
+    own.or_else(|| places().find(|port| holds(port, 0) || holds(port, GONE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Region;
+
+    fn control() -> Region<Control> {
+        Region::anonymous(1).unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Edges of prefixes, of what is refused, and of the families.
+    #[test]
+    fn memory_says_what_the_sources_say() {
+        let region = control();
+        let control = &region[0];
+        assert!(
+            !admits(control, words(ip("10.66.0.1"))),
+            "nobody before the settings"
+        );
+        let many: Vec<String> = (0..14).map(|n| format!("10.{n}.64.0/18")).collect();
+        let sets: Vec<Vec<&str>> = vec![
+            vec!["10.66.0.0/16", "fd66::/64", "fe80::/10"],
+            vec!["0.0.0.0/0", "::/0"],
+            vec![
+                "fe80::/10",
+                "127.0.0.0/8",
+                "::1/128",
+                "10.66.0.4/30",
+                "10.66.0.8/31",
+                "10.66.0.254/32",
+            ],
+            many.iter()
+                .map(String::as_str)
+                .chain(["fd66::/16", "126.0.0.0/7"])
+                .collect(),
+            vec![],
+        ];
+        let locals: [&[&str]; 2] = [&["10.66.0.254", "fd66::fe"], &["127.0.0.1", "::1"]];
+        let others: Vec<IpAddr> = (1..20u8).map(|n| IpAddr::from([10, 66, 0, n * 9])).collect();
+        let addresses = [
+            "10.66.0.1",
+            "10.66.0.3",
+            "10.66.0.4",
+            "10.66.0.7",
+            "10.66.0.8",
+            "10.66.0.9",
+            "10.66.0.254",
+            "10.66.255.255",
+            "10.67.0.0",
+            "10.3.64.0",
+            "10.3.127.254",
+            "10.3.127.255",
+            "10.3.128.0",
+            "126.0.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "8.8.8.8",
+            "1.0.0.0",
+            "223.255.255.255",
+            "::1",
+            "fe80::1",
+            "febf::1",
+            "fec0::1",
+            "fd66::fe",
+            "fd66::1",
+            "fd66:0:0:1::1",
+            "2001:db8::1",
+        ];
+        for set in &sets {
+            let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
+            for (local, others) in locals
+                .iter()
+                .flat_map(|local| [(local, &others[..1]), (local, &others[..])])
+            {
+                let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
+                let sources = DeviceSources::new(&prefixes, &local, others);
+                put(control, &sources);
+                for address in addresses.map(ip) {
+                    let expected = sources.admits(address);
+                    assert_eq!(
+                        admits(control, words(address)),
+                        expected,
+                        "{address}, {set:?}, {local:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn interfaces_find_a_place_until_there_is_none() {
+        let region = control();
+        let numbers: Vec<u32> = (0..PORTS as u32).map(|n| 7 + n / 2 * 64 + n % 2).collect();
+        for number in &numbers {
+            let port = place(&region[0], *number).unwrap();
+            port.ifindex.store((*number).into(), Release);
+        }
+        for number in &numbers {
+            assert_eq!(
+                place(&region[0], *number).unwrap().ifindex.load(Acquire),
+                u64::from(*number)
+            );
+        }
+        assert!(place(&region[0], 5).is_none());
+        let gone = place(&region[0], numbers[3]).unwrap();
+        gone.ifindex.store(GONE, Release);
+        assert_eq!(
+            place(&region[0], numbers[9]).unwrap().ifindex.load(Acquire),
+            u64::from(numbers[9])
+        );
+        assert!(std::ptr::eq(place(&region[0], 5).unwrap(), gone));
+    }
+}

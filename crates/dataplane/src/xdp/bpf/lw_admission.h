@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Which frames are the gateway's, by their destination MAC address, and which source addresses can be a device's
+ * (docs/protocols.md 1.4.12, 1.4.13). What is usual is decided in line; all else by global functions, which the kernel verifies
+ * apart. User space writes what is looked up here (`store/admission.rs`).
+ */
+#ifndef LW_ADMISSION_H
+#define LW_ADMISSION_H
+
+#include "lw_report.h"
+
+/* The interface's entry: at the place that its number names, or behind. */
+static __always_inline struct lw_port *lw_find_port(struct lw_control *control_block, __u32 ifindex)
+{
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < LW_PORTS; i++) {
+		struct lw_port *port = &control_block->port[(ifindex + i) & (LW_PORTS - 1)];
+		__u64 found = LW_READ(port->ifindex);
+
+		if (found == ifindex)
+			return port;
+		if (!found)
+			return NULL;
+	}
+	return NULL;
+}
+
+__noinline int lw_is_own_slow(__u32 ifindex, __u64 mac)
+{
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+	struct lw_port *port = control_block ? lw_find_port(control_block, ifindex) : NULL;
+
+	if (!port)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < LW_PORT_MACS; i++) {
+		if (LW_READ(port->mac[i]) == mac)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Whether the frame is for this station, or for a group. A reply to any other would take that station's MAC address, and the
+ * switches on the link would send its frames to the gateway.
+ */
+static __always_inline int lw_is_addressed(struct lw_ctx *c)
+{
+	__u32 ifindex = c->xdp->ingress_ifindex;
+	struct lw_port *port = &c->control->port[ifindex & (LW_PORTS - 1)];
+	__u64 mac = lw_mac(c->frame.eth->dst);
+
+	if (mac & 1 || (LW_READ(port->ifindex) == ifindex && LW_READ(port->mac[0]) == mac))
+		return 1;
+	return lw_is_own_slow(ifindex, mac);
+}
+
+/* As lw_parse(); of frames for other stations nothing is the gateway's. */
+static __always_inline enum lw_kind lw_parse_own(struct lw_ctx *c)
+{
+	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+
+	if ((!c->frame.local && kind != LW_KIND_P4DRA) || lw_is_addressed(c))
+		return kind;
+	c->frame.local = 0;
+	if (kind == LW_KIND_P4DRA)
+		return LW_KIND_OTHER;
+	return kind == LW_KIND_BROKEN_OURS ? LW_KIND_BROKEN : kind;
+}
+
+static __always_inline struct lw_sources *lw_sources_of(struct lw_control *control_block, __u32 is6)
+{
+	return &control_block->sources[LW_READ(control_block->source_bank) & 1].family[is6 & 1];
+}
+
+/* The address as lw_source_address() gives it; it names a host, see lw_is_answerable(). */
+__noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
+{
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+
+	if (!control_block)
+		return 0;
+	struct lw_sources *s = lw_sources_of(control_block, is6);
+	int is_loopback = is6 ? !high : (__u8)(low >> 32) == 127, is_inside = 0;
+
+	if (is_loopback && !LW_READ(s->loopback))
+		return 0;
+	__u32 prefixes = LW_READ(s->prefixes), refused = LW_READ(s->refused);
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < LW_PREFIXES; i++) {
+		if (i >= prefixes)
+			break;
+		struct lw_prefix *p = &s->prefix[i];
+
+		is_inside |= !(((high & p->mask[0]) ^ p->net[0]) | ((low & p->mask[1]) ^ p->net[1]));
+	}
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < LW_REFUSED; i++) {
+		if (i >= refused)
+			break;
+		is_inside &= !!((high ^ s->address[i][0]) | (low ^ s->address[i][1]));
+	}
+	return is_inside;
+}
+
+/* Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. */
+static __always_inline int lw_is_device(struct lw_ctx *c)
+{
+	__u32 is6 = c->frame.is6;
+	struct lw_sources *s = lw_sources_of(c->control, is6);
+	struct lw_prefix *p = &s->prefix[0];
+	__u64 addr[2];
+
+	lw_source_address(&c->frame, addr);
+	if (LW_READ(s->quick)) {
+		__u64 differs = ((addr[1] & p->mask[1]) ^ p->net[1]);
+		__u64 first = addr[1] ^ s->address[0][1], second = addr[1] ^ s->address[1][1];
+
+		if (is6) {
+			differs |= (addr[0] & p->mask[0]) ^ p->net[0];
+			first |= addr[0] ^ s->address[0][0];
+			second |= addr[0] ^ s->address[1][0];
+		}
+		if (!differs && first && second)
+			return 1;
+	}
+	return lw_is_device_slow(addr[0], addr[1], is6);
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Comparison of tags in constant time. Without the barriers clang turns a combined difference into one branch for each half, and
+ * moves what only the second half needs behind the first. A test holds the compiled programs to it (`compare_test.rs`).
+ */
+#ifndef LW_COMPARE_H
+#define LW_COMPARE_H
+
+#include <linux/types.h>
+
+/* The compiler knows nothing of the value any more, and so must have made it. */
+#define LW_BARRIER(value) asm volatile("" : "+r"(value))
+
+/* 0 if the tags are equal. */
+static __always_inline __u64 lw_tags_differ(const __u64 one[2], const __u64 other[2])
+{
+	__u64 low = one[0] ^ other[0], high = one[1] ^ other[1];
+
+	asm volatile("" : "+r"(low), "+r"(high));
+	low |= high;
+	LW_BARRIER(low);
+	return low;
+}
+
+#endif

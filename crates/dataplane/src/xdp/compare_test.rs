@@ -1,0 +1,303 @@
+//! The compiled programs compare tags in constant time: which bytes of a tag are right decides nothing before all of them have
+//! been looked at. What the compiler has made of `lw_tags_differ()` is found by the lines of the source that BTF names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// An instruction (`struct bpf_insn`).
+#[derive(Clone, Copy, Debug)]
+struct Instruction {
+    code: u8,
+    to: u8,
+    from: u8,
+    immediate: i32,
+}
+
+const XOR_REGISTER: u8 = 0xaf;
+const XOR_IMMEDIATE: u8 = 0xa7;
+const OR_REGISTER: u8 = 0x4f;
+const MOVE_REGISTER: u8 = 0xbf;
+const IS_ZERO: u8 = 0x15;
+const IS_NOT_ZERO: u8 = 0x55;
+const JUMP: u8 = 0x05;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// What SipHash-2-4 mixes in before the halves of a tag of 128 bits.
+const FINISHES: [i32; 2] = [0xee, 0xdd];
+
+impl Instruction {
+    /// Jumps, calls and ends: where a straight run of instructions begins or ends.
+    fn is_jump(self) -> bool {
+        matches!(self.code & 7, 5 | 6)
+    }
+
+    fn is_conditional(self) -> bool {
+        self.is_jump() && ![JUMP, CALL, EXIT].contains(&self.code)
+    }
+}
+
+/// Instructions of a section, each with file and line, as far as it is known.
+struct Code<'a> {
+    instructions: Vec<Instruction>,
+    lines: Vec<Option<(&'a str, u32)>>,
+}
+
+impl Code<'_> {
+    fn at(&self, file: &str, line: u32) -> impl Iterator<Item = usize> + '_ {
+        let file = format!("/{file}");
+        let is_there = move |place: &Option<(&str, u32)>| {
+            place.is_some_and(|(name, number)| name.ends_with(&file) && number == line)
+        };
+        (0..)
+            .zip(&self.lines)
+            .filter(move |(_, place)| is_there(place))
+            .map(|(at, _)| at)
+    }
+
+    /// Comparisons of two tags: how many there are, and how many of these have the tag's computation before them without a
+    /// jump.
+    fn comparisons(&self) -> Result<[usize; 2], String> {
+        let header = include_str!("bpf/lw_compare.h");
+        let (halves, combined) = (line_of(header, "low = one[0]"), line_of(header, "low |= high"));
+        let mut found = [0, 0];
+        for at in self.at("lw_compare.h", combined) {
+            let Instruction { code, to, .. } = self.instructions[at];
+            if code != OR_REGISTER {
+                continue;
+            }
+            let is_straight = |at: &usize| !self.instructions[*at].is_jump();
+            let before: Vec<usize> = (0..at).rev().take_while(is_straight).collect();
+            let differences = self
+                .at("lw_compare.h", halves)
+                .filter(|one| before.contains(one) && self.instructions[*one].code == XOR_REGISTER);
+            if differences.count() != 2 {
+                return Err(format!(
+                    "instruction {at}: a jump lies between the halves of a comparison"
+                ));
+            }
+            self.only_the_whole_decides(at, to)?;
+            let has = |constant: &i32| {
+                let mixes = |at: &usize| {
+                    let Instruction { code, immediate, .. } = self.instructions[*at];
+                    (code, immediate) == (XOR_IMMEDIATE, *constant)
+                };
+                before.iter().any(mixes)
+            };
+            found[0] += 1;
+            found[1] += usize::from(FINISHES.iter().all(has));
+        }
+        Ok(found)
+    }
+
+    /// The next jump is by what the register holds, or was combined with.
+    fn only_the_whole_decides(&self, at: usize, register: u8) -> Result<(), String> {
+        let mut holds = vec![register];
+        for (number, one) in (at + 1..).zip(&self.instructions[at + 1..]) {
+            if one.is_jump() {
+                let is_decided = [IS_ZERO, IS_NOT_ZERO].contains(&one.code) && one.immediate == 0;
+                return match is_decided && holds.contains(&one.to) {
+                    true => Ok(()),
+                    false => Err(format!(
+                        "instruction {number}: jumps by something else than the whole difference"
+                    )),
+                };
+            }
+            match one.code {
+                OR_REGISTER | MOVE_REGISTER if holds.contains(&one.from) => holds.push(one.to),
+                OR_REGISTER => {}
+                // Stores and their like change no register; all else gives it another value.
+                code if code & 7 != 2 && code & 7 != 3 => holds.retain(|held| *held != one.to),
+                _ => {}
+            }
+        }
+        Err(format!("instruction {at}: nothing is decided"))
+    }
+
+    /// Instructions of that line, between which nothing is decided within a function.
+    fn straight_at(&self, file: &str, line: u32) -> Result<usize, String> {
+        let all: Vec<usize> = self.at(file, line).collect();
+        for pair in all.windows(2) {
+            let between = &self.instructions[pair[0]..=pair[1]];
+            let ends = between.iter().any(|one| one.code == EXIT);
+            if !ends && between.iter().any(|one| one.is_conditional()) {
+                return Err(format!("instructions {pair:?}: a jump lies within a comparison"));
+            }
+        }
+        Ok(all.len())
+    }
+}
+
+/// The number of the one line that has that text.
+fn line_of(source: &str, text: &str) -> u32 {
+    let mut found = (1..).zip(source.lines()).filter(|(_, line)| line.contains(text));
+    let (number, _) = found.next().unwrap_or_else(|| panic!("no line has {text:?}"));
+    assert!(found.next().is_none(), "{text:?} is there twice");
+    number
+}
+
+fn word(bytes: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+}
+
+fn text(bytes: &[u8], at: usize) -> &str {
+    let rest = &bytes[at..];
+    let end = rest.iter().position(|byte| *byte == 0).unwrap();
+    std::str::from_utf8(&rest[..end]).unwrap()
+}
+
+/// Sections of a 64-bit ELF file by name.
+fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
+    let wide = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
+    let half = |at: usize| usize::from(u16::from_le_bytes(elf[at..at + 2].try_into().unwrap()));
+    let (table, bytes, count, names) = (wide(0x28), half(0x3a), half(0x3c), half(0x3e));
+    let header = |number: usize| table + number * bytes;
+    let names = wide(header(names) + 0x18);
+    let section = |number: usize| {
+        let at = header(number);
+        // Without contents.
+        let is_empty = word(elf, at + 4) == 8;
+        let size = if is_empty { 0 } else { wide(at + 0x20) };
+        let start = wide(at + 0x18);
+        (
+            text(&elf[names..], word(elf, at)),
+            elf.get(start..start + size).unwrap_or_default(),
+        )
+    };
+    (0..count).map(section).collect()
+}
+
+/// The sections with code, and what BTF says of their lines (Documentation/bpf/btf.rst).
+fn code_of(elf: &[u8]) -> BTreeMap<&str, Code<'_>> {
+    let sections = sections(elf);
+    let (types, more) = (sections[".BTF"], sections[".BTF.ext"]);
+    let strings = &types[word(types, 4) + word(types, 16)..];
+    let start = word(more, 4) + word(more, 16);
+    let lines = &more[start..start + word(more, 20)];
+    let (record, mut at) = (word(lines, 0), 4);
+    let mut all = BTreeMap::new();
+    while at < lines.len() {
+        let (name, count) = (text(strings, word(lines, at)), word(lines, at + 4));
+        at += 8;
+        let bytes = sections[name];
+        let mut code = Code {
+            instructions: bytes.chunks_exact(8).map(instruction).collect(),
+            lines: vec![None; bytes.len() / 8],
+        };
+        let mut records: Vec<_> = lines[at..at + count * record].chunks_exact(record).collect();
+        records.sort_by_key(|record| word(record, 0));
+        for record in records {
+            let place = (text(strings, word(record, 4)), (word(record, 12) >> 10) as u32);
+            code.lines[word(record, 0) / 8..].fill(Some(place));
+        }
+        at += count * record;
+        all.insert(name, code);
+    }
+    all
+}
+
+fn instruction(bytes: &[u8]) -> Instruction {
+    Instruction {
+        code: bytes[0],
+        to: bytes[1] & 15,
+        from: bytes[1] >> 4,
+        immediate: i32::from_le_bytes(bytes[4..8].try_into().unwrap()),
+    }
+}
+
+/// The object that the build script has made, and that is loaded.
+fn object() -> Vec<u8> {
+    let skeleton = include_str!(concat!(env!("OUT_DIR"), "/gateway.skel.rs"));
+    let names = skeleton.split('"').filter(|text| text.ends_with(".o"));
+    let name = names
+        .map(|path| Path::new(path).file_name().unwrap())
+        .next()
+        .unwrap();
+    std::fs::read(Path::new(env!("OUT_DIR")).join(name)).unwrap()
+}
+
+#[test]
+fn compiled_programs_decide_by_the_whole_difference_of_a_tag() {
+    let elf = object();
+    let code = code_of(&elf);
+    // DATA, whose tag a function of its own has computed.
+    assert_eq!(code[".text"].comparisons(), Ok([1, 0]), "DATA");
+    // The RESPONSE, new and again, of the gateway's program and of the one that stamps.
+    assert_eq!(code["xdp"].comparisons(), Ok([4, 2]), "RESPONSE");
+    for (file, source, text, what) in [
+        (
+            "lw_attest.h",
+            include_str!("bpf/lw_attest.h"),
+            "differs |= ((__u64)high",
+            "PROOF",
+        ),
+        (
+            "lw_p4dra.h",
+            include_str!("bpf/lw_p4dra.h"),
+            "differs |= (m[i] +",
+            "p4dra-classic",
+        ),
+    ] {
+        let line = line_of(source, text);
+        let count: Result<usize, String> = code.values().map(|code| code.straight_at(file, line)).sum();
+        // At least an exclusive or for each of the block's words.
+        assert!(count.clone().is_ok_and(|count| count >= 8), "{what}: {count:?}");
+    }
+}
+
+/// No tag is compared in another way.
+#[test]
+fn every_comparison_of_tags_is_that_one() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/xdp/bpf");
+    for entry in std::fs::read_dir(sources).unwrap() {
+        let path = entry.unwrap().path();
+        let source = std::fs::read_to_string(&path).unwrap();
+        for (number, line) in (1..).zip(source.lines()) {
+            let compares = [
+                "tag[0] ^",
+                "tag[1] ^",
+                "^ m->tag",
+                "tag[0] ==",
+                "tag[1] ==",
+                "tag[0] !=",
+                "tag[1] !=",
+            ];
+            let is_one = compares.iter().any(|text| line.contains(text));
+            assert!(!is_one, "{}:{number}: {line}", path.display());
+        }
+    }
+}
+
+/// The check finds what clang made of the source without a barrier: one jump for each half.
+#[test]
+fn an_early_exit_is_found() {
+    let header = include_str!("bpf/lw_compare.h");
+    let (halves, combined) = (line_of(header, "low = one[0]"), line_of(header, "low |= high"));
+    let of = |code, to, from| Instruction {
+        code,
+        to,
+        from,
+        immediate: 0,
+    };
+    let xor = |to, from| of(XOR_REGISTER, to, from);
+    let place = |line| Some(("./lw_compare.h", line));
+    let elsewhere = Some(("./lw_lap.h", 1));
+    let code = |steps: &[(Instruction, Option<(&'static str, u32)>)]| Code {
+        instructions: steps.iter().map(|(instruction, _)| *instruction).collect(),
+        lines: steps.iter().map(|(_, line)| *line).collect(),
+    };
+    let or = (of(OR_REGISTER, 1, 2), place(combined));
+    let (low, high) = ((xor(1, 8), place(halves)), (xor(2, 7), place(halves)));
+    let whole = (of(IS_NOT_ZERO, 1, 0), elsewhere);
+    let early = (of(IS_NOT_ZERO, 1, 0), place(halves));
+    assert_eq!(code(&[low, high, or, whole]).comparisons(), Ok([1, 0]));
+    code(&[low, early, high, or, whole]).comparisons().unwrap_err();
+    code(&[low, high, or, (of(IS_NOT_ZERO, 3, 0), elsewhere)])
+        .comparisons()
+        .unwrap_err();
+    code(&[low, high, or, (xor(1, 3), elsewhere), whole])
+        .comparisons()
+        .unwrap_err();
+    code(&[low, high, early, high])
+        .straight_at("lw_compare.h", halves)
+        .unwrap_err();
+}

@@ -1,0 +1,239 @@
+//! The `xdp` data plane on interfaces of the kernel: whose frames are the gateway's in a bridge, and what a large MTU asks for.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+mod support;
+
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use linewarden_dataplane::store::Row;
+use linewarden_dataplane::xdp::{Xdp, has_large_frames};
+use linewarden_dataplane::{Config, Counters, DataPlane as _};
+use linewarden_protocol::frame::Mac;
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::verdict::Verdict;
+use zerocopy::IntoBytes as _;
+
+use support::device::{A, gateway_end, service_end};
+use support::netns::{ip, leave_namespace};
+use support::shape::Shape;
+use support::world::{load_xdp, real_now};
+
+fn index(interface: &str) -> u32 {
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a string that ends with zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+fn written(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Two interfaces, `here` and `there`, of a namespace of the calling thread's own, that send nothing by themselves.
+fn link(mtu: u32) -> bool {
+    if !leave_namespace() {
+        return false;
+    }
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    ip(&format!(
+        "link add here mtu {mtu} type veth peer name there mtu {mtu}"
+    ));
+    ip(&format!(
+        "link set here up address {}",
+        written(gateway_end(false).mac)
+    ));
+    ip("link set there up");
+    true
+}
+
+/// What devices send, and what the data plane counts of it.
+struct Wire {
+    socket: OwnedFd,
+    counted: Counters,
+}
+
+impl Wire {
+    fn at(interface: &str) -> Self {
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: just opened and owned by nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: all zeros is a valid sockaddr_ll.
+        let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        name.sll_family = libc::AF_PACKET as u16;
+        name.sll_ifindex = index(interface).cast_signed();
+        // SAFETY: the pointer is to a sockaddr_ll of that size, which the call only reads.
+        let bound = unsafe {
+            let bytes = size_of::<libc::sockaddr_ll>() as u32;
+            libc::bind(socket.as_raw_fd(), (&raw const name).cast(), bytes)
+        };
+        assert_eq!(bound, 0);
+        Self {
+            socket,
+            counted: Counters::default(),
+        }
+    }
+
+    fn judged(&mut self, plane: &Xdp, frame: &[u8]) -> Verdict {
+        // SAFETY: the frame is valid for its length during the call.
+        let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let counted = plane.counters().unwrap();
+            let counts: Vec<_> = counted.since(&self.counted).nonzero().collect();
+            if let [(verdict, 1)] = counts[..] {
+                self.counted = counted;
+                return verdict;
+            }
+            assert!(counts.is_empty(), "{counts:?}");
+            assert!(Instant::now() < deadline, "nothing is counted");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A plane that knows A, loaded and not attached.
+fn plane(config: &Config) -> Option<Xdp> {
+    let mut plane = load_xdp(config)?;
+    let row = Row {
+        challenge: A.challenge(Mode::Key, RowIndex(0)),
+        auth_key: A.auth_key(Mode::Key, RowIndex(0)),
+    };
+    plane
+        .install(A.id(), Mode::Key, RowIndex(0), &[row], None)
+        .unwrap();
+    plane.set_fresh([7; 8], real_now().monotonic_ms * 1_000_000);
+    Some(plane)
+}
+
+fn request_to(mac: Mac) -> Vec<u8> {
+    let to = Endpoint {
+        mac,
+        ..gateway_end(false)
+    };
+    FrameBuilder::new(A.end(false), to).udp(A.request([3; 16]).as_bytes())
+}
+
+/// In a bridge devices send to the bridge's address, and what is for a silent station behind another port is flooded to this one.
+#[test]
+fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
+    if !link(1500) {
+        return;
+    }
+    let (bridge, station, later) = (
+        [2, 0, 0, 0, 0xb1, 1],
+        [2, 0, 0, 0, 0xaa, 1],
+        [2, 0, 0, 0, 0xb1, 2],
+    );
+    ip(&format!(
+        "link add bridge address {} type bridge",
+        written(bridge)
+    ));
+    ip("link set here master bridge");
+    ip("link set bridge up");
+    let Some(mut plane) = plane(&Shape::OFF.config()) else {
+        return;
+    };
+    plane.attach(index("here")).unwrap();
+    let mut wire = Wire::at("there");
+    for (mac, expected) in [
+        (gateway_end(false).mac, Verdict::ReplyChallenge),
+        (bridge, Verdict::ReplyChallenge),
+        (station, Verdict::PassForeign),
+        (later, Verdict::PassForeign),
+    ] {
+        assert_eq!(
+            wire.judged(&plane, &request_to(mac)),
+            expected,
+            "{}",
+            written(mac)
+        );
+    }
+    ip(&format!("link set bridge address {}", written(later)));
+    plane.housekeep();
+    for (mac, expected) in [
+        (gateway_end(false).mac, Verdict::ReplyChallenge),
+        (bridge, Verdict::PassForeign),
+        (later, Verdict::ReplyChallenge),
+    ] {
+        assert_eq!(
+            wire.judged(&plane, &request_to(mac)),
+            expected,
+            "later, {}",
+            written(mac)
+        );
+    }
+}
+
+/// Of such a frame the program sees only the beginning, and still knows that it is whole.
+#[test]
+fn an_open_gate_judges_frames_that_come_in_fragments() {
+    if !link(9000) {
+        return;
+    }
+    assert!(has_large_frames(&[index("here")]) && !has_large_frames(&[1]));
+    let config = Config {
+        fragments: true,
+        ..Shape::OPEN.config()
+    };
+    let Some(mut plane) = plane(&config) else {
+        return;
+    };
+    plane.attach(index("here")).unwrap();
+    let mut wire = Wire::at("there");
+    let to_service = FrameBuilder::new(A.end(false), service_end(false));
+    for bytes in [100, 3000, 5000, 8900] {
+        let frame = to_service.clone().udp(&vec![0x5a; bytes]);
+        assert_eq!(wire.judged(&plane, &frame), Verdict::DropGate, "{bytes} B");
+        let beyond = {
+            let mut frame = frame;
+            let total = u16::try_from(frame.len() - 14).unwrap() + 1;
+            frame[16..18].copy_from_slice(&total.to_be_bytes());
+            frame
+        };
+        assert_eq!(wire.judged(&plane, &beyond), Verdict::DropTruncated, "{bytes} B");
+    }
+    assert_eq!(
+        wire.judged(&plane, &request_to(gateway_end(false).mac)),
+        Verdict::ReplyChallenge
+    );
+}
+
+/// The error names what is in the way.
+#[test]
+fn a_large_mtu_is_not_taken_for_another_program() {
+    if !link(9000) {
+        return;
+    }
+    let Some(mut plane) = plane(&Shape::SEALED.config()) else {
+        return;
+    };
+    let refused = plane.attach(index("here")).unwrap_err().to_string();
+    assert!(
+        refused.contains("interface here, which has an MTU of 9000"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("mtu 3498") && !refused.contains("XDP program (it"),
+        "{refused}"
+    );
+    ip("link set there mtu 3498");
+    ip("link set here mtu 3498");
+    plane.attach(index("here")).unwrap();
+    let mut second = load_xdp(&Shape::OFF.config()).unwrap();
+    let refused = second.attach(index("here")).unwrap_err().to_string();
+    assert!(
+        refused.contains("interface here, which has an XDP program"),
+        "{refused}"
+    );
+}

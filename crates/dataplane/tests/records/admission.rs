@@ -1,0 +1,185 @@
+//! Messages from addresses that no device has, and frames for other stations (docs/protocols.md 1.4.12, 1.4.13).
+
+use std::net::IpAddr;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, STRANGER, gateway_end, service_end};
+use crate::support::shape::Shape;
+use crate::support::world::World;
+
+/// What a device that has its keys claims as its address, and whether it may.
+fn sources() -> Vec<(&'static str, IpAddr, bool)> {
+    let v6 = |words: [u16; 8]| IpAddr::from(words);
+    vec![
+        ("the gateway's own address", gateway_end(false).ip, false),
+        ("its own IPv6 address", gateway_end(true).ip, false),
+        ("a service's address", service_end(false).ip, false),
+        ("a service's IPv6 address", service_end(true).ip, false),
+        ("127.0.0.1", [127, 0, 0, 1].into(), false),
+        ("::1", v6([0, 0, 0, 0, 0, 0, 0, 1]), false),
+        ("8.8.8.8", [8, 8, 8, 8].into(), false),
+        ("below the prefix", [10, 65, 255, 255].into(), false),
+        ("the prefix's first address", [10, 66, 0, 0].into(), true),
+        ("its last but one", [10, 66, 255, 254].into(), true),
+        ("its broadcast address", [10, 66, 255, 255].into(), false),
+        ("behind the prefix", [10, 67, 0, 0].into(), false),
+        (
+            "the IPv6 prefix's last address",
+            v6([0xfd66, 0, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff]),
+            true,
+        ),
+        ("behind the IPv6 prefix", v6([0xfd66, 0, 0, 1, 0, 0, 0, 1]), false),
+        ("a link-local address", v6([0xfe80, 0, 0, 0, 0, 0, 0, 1]), false),
+    ]
+}
+
+fn from_sources() -> Vec<Record> {
+    let frame = |source: IpAddr| {
+        let mut end = A.end(source.is_ipv6());
+        end.ip = source;
+        FrameBuilder::new(end, gateway_end(source.is_ipv6()))
+    };
+    let given = |w: &mut World| w.pool(A, 0, 4);
+    let mut records = Vec::new();
+    for (name, source, is_device_s) in sources() {
+        let of = |verdict: Verdict| if is_device_s { verdict } else { DropSourceNotDevice };
+        records.extend([
+            record(
+                format!("REQUEST from {name}"),
+                given,
+                move |w| frame(source).udp(&w.request(A)),
+                of(ReplyChallenge),
+            ),
+            record(
+                format!("right RESPONSE from {name}"),
+                given,
+                move |w| frame(source).udp(&w.response(A).bound(A.mac()).bytes(A)),
+                of(ReplyAck),
+            ),
+            record(
+                format!("REQUEST of an unknown device from {name}"),
+                given,
+                move |w| frame(source).udp(&w.request(STRANGER)),
+                of(DropUnknownDevice),
+            ),
+        ]);
+    }
+    records.push(record(
+        "the winning RESPONSE again, where its address is a device's no more",
+        |w| {
+            w.pool(A, 0, 4);
+            w.open_bound(A, false);
+            w.move_devices(&["192.0.2.0/24"]);
+        },
+        |w| {
+            let response = w.response(A).bound(A.mac()).idx(0);
+            A.frame(false).udp(&response.bytes(A))
+        },
+        DropSourceNotDevice,
+    ));
+    records.push(record(
+        "REQUEST from where devices are since",
+        |w| {
+            w.pool(A, 0, 4);
+            w.move_devices(&["192.0.2.0/24", "8.8.0.0/16"]);
+        },
+        move |w| frame([8, 8, 8, 8].into()).udp(&w.request(A)),
+        ReplyChallenge,
+    ));
+    records
+}
+
+/// Frames for a silent station on the link, whose address a reply would take; and for groups.
+fn for_others(verdict: Verdict) -> Vec<Record> {
+    let given = |w: &mut World| w.pool(A, 0, 4);
+    let to = |v6, mac| {
+        let mut end = gateway_end(v6);
+        end.mac = mac;
+        FrameBuilder::new(A.end(v6), end)
+    };
+    let other = [2, 0, 0, 0, 0xaa, 1];
+    let mut records = Vec::new();
+    for v6 in [false, true] {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        records.extend([
+            record(
+                format!("{family}: REQUEST to another station's MAC address"),
+                given,
+                move |w| to(v6, other).udp(&w.request(A)),
+                verdict,
+            ),
+            record(
+                format!("{family}: right RESPONSE to another station's MAC address"),
+                given,
+                move |w| to(v6, other).udp(&w.response(A).bound(A.mac()).bytes(A)),
+                verdict,
+            ),
+            record(
+                format!("{family}: REQUEST to one bit beside the gateway's MAC address"),
+                given,
+                move |w| {
+                    let [a, b, c, d, e, f] = gateway_end(v6).mac;
+                    to(v6, [a, b, c, d, e, f ^ 0x80]).udp(&w.request(A))
+                },
+                verdict,
+            ),
+            record(
+                format!("{family}: REQUEST to the gateway's MAC address"),
+                given,
+                move |w| to(v6, gateway_end(v6).mac).udp(&w.request(A)),
+                ReplyChallenge,
+            ),
+            record(
+                format!("{family}: REQUEST to everybody"),
+                given,
+                move |w| to(v6, [0xff; 6]).udp(&w.request(A)),
+                DropUnanswerable,
+            ),
+        ]);
+    }
+    records
+}
+
+fn broken_for_others() -> Vec<Record> {
+    let mut end = gateway_end(false);
+    end.mac = [2, 0, 0, 0, 0xaa, 1];
+    let to = move || FrameBuilder::new(A.end(false), end);
+    let shorter = |mut frame: Vec<u8>| {
+        frame[38..40].copy_from_slice(&[0, 3]);
+        frame
+    };
+    vec![
+        record(
+            "a wrong UDP length for another station",
+            |_| {},
+            move |w| shorter(to().udp(&w.request(A))),
+            PassForeign,
+        ),
+        record(
+            "options for another station",
+            |_| {},
+            move |w| to().options(&[1]).udp(&w.request(A)),
+            PassForeign,
+        ),
+        record(
+            "a fragment for another station",
+            |_| {},
+            move |w| to().fragment(0, true).udp(&w.request(A)),
+            PassForeign,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    vec![
+        group(Shape::OFF, from_sources()),
+        group(Shape::OFF, for_others(PassForeign)),
+        group(Shape::OFF, broken_for_others()),
+        group(Shape::OPEN, for_others(DropGatePort)),
+        group(Shape::SEALED, from_sources()),
+        group(Shape::SEALED, for_others(DropGatePort)),
+    ]
+}

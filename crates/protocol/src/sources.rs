@@ -1,0 +1,292 @@
+//! Which source addresses can be a device's (LAP/1 1.4.13): those inside configured prefixes that are nobody else's.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr};
+use core::str::FromStr;
+
+use crate::frame::names_a_host;
+
+/// Most prefixes of devices.
+pub const PREFIXES_MAX: usize = 16;
+/// Most addresses of one family that lie inside the prefixes and are refused.
+pub const REFUSED_MAX: usize = 32;
+
+/// An address prefix (RFC 4632 3.1, RFC 4291 2.3). The bits behind it are zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Prefix {
+    network: IpAddr,
+    bits: u8,
+}
+
+/// Why a text names no prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PrefixError {
+    /// Not of the form `ADDRESS/BITS`.
+    #[error("expected ADDRESS/BITS, such as 192.0.2.0/24 or 2001:db8::/32")]
+    Syntax,
+    /// More bits than an address of the family has.
+    #[error("a prefix of this family has at most {0} bits")]
+    Length(u8),
+    /// Bits behind the prefix are set.
+    #[error("bits behind the prefix are set; write {0}")]
+    HostBits(Prefix),
+}
+
+impl Prefix {
+    /// The prefix of that length which an address lies in; `None` if the address has fewer bits.
+    #[must_use]
+    pub fn around(address: IpAddr, bits: u8) -> Option<Self> {
+        let width = width(address);
+        let behind = width.checked_sub(bits)?;
+        let network = match address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(behind.into()).unwrap_or(0);
+                IpAddr::V4((v4.to_bits() & mask).into())
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(behind.into()).unwrap_or(0);
+                IpAddr::V6((v6.to_bits() & mask).into())
+            }
+        };
+        Some(Self { network, bits })
+    }
+
+    /// Its first address.
+    #[must_use]
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// Its length, bits.
+    #[must_use]
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether an address of the same family lies inside.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Self::around(address, self.bits).is_some_and(|around| around.network == self.network)
+    }
+
+    /// The subnet-directed broadcast address (RFC 919); none of IPv6, nor of an IPv4 prefix of 31 or 32 bits (RFC 3021).
+    #[must_use]
+    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.network {
+            IpAddr::V4(v4) if self.bits < 31 => Some((v4.to_bits() | u32::MAX >> self.bits).into()),
+            _ => None,
+        }
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let (address, bits) = text.split_once('/').ok_or(PrefixError::Syntax)?;
+        let address: IpAddr = address.parse().map_err(|_| PrefixError::Syntax)?;
+        if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(PrefixError::Syntax);
+        }
+        let bits = bits.parse().map_err(|_| PrefixError::Length(width(address)))?;
+        let prefix = Self::around(address, bits).ok_or(PrefixError::Length(width(address)))?;
+        match prefix.network == address {
+            true => Ok(prefix),
+            false => Err(PrefixError::HostBits(prefix)),
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.bits)
+    }
+}
+
+/// The source addresses that REQUESTs and RESPONSEs are taken from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceSources {
+    prefixes: Vec<Prefix>,
+    /// Inside the prefixes, and not a device's.
+    refused: Vec<IpAddr>,
+    admits_loopback: bool,
+}
+
+impl DeviceSources {
+    /// `local`: the gateway's addresses, which devices send to; `others`: further addresses of its machine. A gateway
+    /// that has none but loopback addresses (or the unspecified one, which stands for all) serves devices on its own
+    /// machine: there loopback sources are admitted, if the prefixes contain them.
+    #[must_use]
+    pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[IpAddr]) -> Self {
+        let admits_loopback = local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
+        let is_inside = |address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(*address));
+        let own = local.iter().chain(others).copied();
+        let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
+        let broadcast = prefixes.iter().filter_map(Prefix::broadcast).map(IpAddr::V4);
+        let mut refused: Vec<IpAddr> = own.chain(broadcast).filter(is_inside).collect();
+        refused.sort_unstable();
+        refused.dedup();
+        Self {
+            prefixes: prefixes.to_vec(),
+            refused,
+            admits_loopback,
+        }
+    }
+
+    /// What a source has to lie in.
+    #[must_use]
+    pub fn prefixes(&self) -> &[Prefix] {
+        &self.prefixes
+    }
+
+    /// Addresses inside the prefixes that no device has: the gateway's own, and the prefixes' broadcast addresses.
+    #[must_use]
+    pub fn refused(&self) -> &[IpAddr] {
+        &self.refused
+    }
+
+    /// Whether loopback addresses are admitted at all.
+    #[must_use]
+    pub fn admits_loopback(&self) -> bool {
+        self.admits_loopback
+    }
+
+    /// Whether a device can have this address.
+    #[must_use]
+    pub fn admits(&self, source: IpAddr) -> bool {
+        names_a_host(source)
+            && (self.admits_loopback || !source.is_loopback())
+            && self.prefixes.iter().any(|prefix| prefix.contains(source))
+            && !self.refused.contains(&source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_prefix_is_read_and_written() {
+        for text in [
+            "10.66.0.0/16",
+            "0.0.0.0/0",
+            "192.0.2.1/32",
+            "::/0",
+            "fe80::/10",
+            "2001:db8::1/128",
+        ] {
+            assert_eq!(text.parse::<Prefix>().unwrap().to_string(), text);
+        }
+        for text in [
+            "10.0.0.0",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "10.0/8",
+            "host/8",
+            "10.0.0.0/8/8",
+            "/8",
+            "",
+        ] {
+            assert_eq!(text.parse::<Prefix>(), Err(PrefixError::Syntax), "{text}");
+        }
+        assert_eq!("10.0.0.0/33".parse::<Prefix>(), Err(PrefixError::Length(32)));
+        assert_eq!("10.0.0.0/999".parse::<Prefix>(), Err(PrefixError::Length(32)));
+        assert_eq!("::/129".parse::<Prefix>(), Err(PrefixError::Length(128)));
+        let error = "10.66.0.1/16".parse::<Prefix>().unwrap_err().to_string();
+        assert!(error.contains("10.66.0.0/16"), "{error}");
+    }
+
+    #[test]
+    fn a_prefix_contains_its_addresses_and_none_of_the_other_family() {
+        let [v4, all4, all6, one6] = prefixes(&["10.66.0.0/17", "0.0.0.0/0", "::/0", "2001:db8::1/128"])[..]
+        else {
+            panic!("four");
+        };
+        assert!(v4.contains(ip("10.66.127.255")) && !v4.contains(ip("10.66.128.0")));
+        assert!(all4.contains(ip("255.255.255.255")) && !all4.contains(ip("::ffff:1.2.3.4")));
+        assert!(all6.contains(ip("ff02::1")) && !all6.contains(ip("1.2.3.4")));
+        assert!(one6.contains(ip("2001:db8::1")) && !one6.contains(ip("2001:db8::2")));
+        assert_eq!(v4.broadcast(), Some([10, 66, 127, 255].into()));
+        assert_eq!(all4.broadcast(), Some(Ipv4Addr::BROADCAST));
+        assert_eq!(prefixes(&["10.0.0.0/31"])[0].broadcast(), None);
+        assert_eq!(one6.broadcast(), None);
+    }
+
+    /// Whoever writes that every address may be a device's still gets none of those that never are.
+    #[test]
+    fn no_prefix_makes_these_a_device() {
+        let everything = prefixes(&["0.0.0.0/0", "::/0", "10.66.0.0/16"]);
+        let own = ["10.66.0.254", "fd66::fe"].map(ip);
+        let sources = DeviceSources::new(&everything, &own, &[ip("10.77.0.1"), ip("fe80::1")]);
+        for never in [
+            "10.66.0.254",
+            "fd66::fe",
+            "10.77.0.1",
+            "fe80::1",
+            "127.0.0.1",
+            "127.255.255.254",
+            "::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "::2",
+            "::ffff:10.66.0.9",
+            "224.0.0.1",
+            "239.1.1.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "ff02::1",
+            "10.66.255.255",
+        ] {
+            assert!(!sources.admits(ip(never)), "{never}");
+        }
+        for device in [
+            "10.66.0.1",
+            "10.66.0.0",
+            "8.8.8.8",
+            "fe80::2",
+            "2001:db8::1",
+            "128.0.0.1",
+        ] {
+            assert!(sources.admits(ip(device)), "{device}");
+        }
+        let none = DeviceSources::new(&[], &own, &[]);
+        assert!(!none.admits(ip("10.66.0.1")) && !DeviceSources::default().admits(ip("fd66::1")));
+    }
+
+    #[test]
+    fn only_a_gateway_without_a_link_serves_loopback_devices() {
+        let prefixes = prefixes(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
+        for local in [&["127.0.0.1", "::1"][..], &["0.0.0.0"]] {
+            let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
+            let sources = DeviceSources::new(&prefixes, &local, &[ip("10.0.0.1")]);
+            assert!(
+                ["127.0.0.1", "127.4.5.6", "::1"]
+                    .map(ip)
+                    .iter()
+                    .all(|ip| sources.admits(*ip))
+            );
+            assert!(!sources.admits(ip("10.0.0.1")) && sources.admits(ip("10.0.0.2")));
+        }
+        let mixed = DeviceSources::new(&prefixes, &["127.0.0.1", "10.0.0.1"].map(ip), &[]);
+        assert!(!mixed.admits(ip("127.4.5.6")));
+    }
+}
