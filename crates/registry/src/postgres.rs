@@ -14,6 +14,7 @@ use crate::key::MasterKey;
 use crate::location::Location;
 use crate::migrations;
 use crate::sql::{self, Connection, Pool};
+use crate::storage::Storage;
 use crate::store::{Keys, Options, STATEMENTS_AT, at, check_key};
 
 /// Marks our advisory locks among those of other programs: the ASCII letters "LWRG".
@@ -34,6 +35,7 @@ pub(crate) struct Opened {
     pub(crate) reader_apart: Pool,
     pub(crate) keys: Keys,
     pub(crate) lock: WriteLock,
+    pub(crate) storage: Storage,
 }
 
 /// Who has it, writes.
@@ -193,6 +195,7 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     let server = refuse_missing(&mut connection, registry).await?;
     let keys = examine_with(&mut connection, registry, key).await?;
     migrations::run(&mut connection).await.map_err(at(registry))?;
+    let storage = Storage::of_database(&mut connection).await;
     connection.close().await.map_err(at(registry))?;
 
     let pool = || {
@@ -211,6 +214,7 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
         reader_apart: Pool::Postgres(reader().connect_lazy_with(connect)),
         keys,
         lock: WriteLock::new(&server, registry),
+        storage,
     })
 }
 
@@ -234,6 +238,8 @@ pub(crate) struct Draft {
     transaction: sql::Transaction,
     pool: PgPool,
     registry: Location,
+    /// Whether the database says which it is.
+    names_storage: bool,
 }
 
 impl Draft {
@@ -243,6 +249,7 @@ impl Draft {
         let server = Server::ask(&mut connection, registry)
             .await
             .map_err(at_once(registry))?;
+        let names_storage = matches!(Storage::of_database(&mut connection).await, Storage::Asked);
         connection.close().await.map_err(at(registry))?;
         let exists = || RegistryError::AlreadyExists {
             registry: registry.clone(),
@@ -267,6 +274,7 @@ impl Draft {
                 transaction,
                 pool,
                 registry: registry.clone(),
+                names_storage,
             }),
             None => Err(exists()),
         }
@@ -275,6 +283,14 @@ impl Draft {
     /// What they are filled by.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.transaction
+    }
+
+    /// What the registry is going to find when it is opened.
+    pub(crate) fn storage(&self) -> Storage {
+        match self.names_storage {
+            true => Storage::Asked,
+            false => Storage::unnamed(),
+        }
     }
 
     /// Makes them durable, for all to see.

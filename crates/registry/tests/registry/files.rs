@@ -82,7 +82,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
             error,
             RegistryError::NewerSchema {
                 found: 99,
-                supported: 8,
+                supported: 9,
                 ..
             }
         ),
