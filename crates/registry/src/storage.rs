@@ -138,7 +138,8 @@ impl Registry {
         getrandom::fill(&mut drawn).map_err(RegistryError::Entropy)?;
         let step = 1 + u32::from_be_bytes(drawn) % STEP_MAX;
         let next = incarnation.saturating_add(step).min(INCARNATION_MAX);
-        for statement in ["DELETE FROM lease", "DELETE FROM spare"] {
+        // Sessions end with the leases: a note of where one was would keep the next gateway's from being told.
+        for statement in ["DELETE FROM lease", "DELETE FROM spare", "DELETE FROM roaming"] {
             sql::query(statement).execute(&mut *connection).await?;
         }
         sql::query("UPDATE registry SET incarnation = $1")
