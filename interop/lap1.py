@@ -128,14 +128,23 @@ class Refused(Exception):
     """A message that the device does not act on (1.5)."""
 
 
+def with_statement(nonce: bytes, unanswered_from: int, has_refused: bool) -> bytes:
+    """The nonce of a REQUEST in pool mode (1.3)."""
+    return nonce[:8] + struct.pack(">I", unanswered_from | has_refused << 31) + nonce[12:]
+
+
 class Device:
     """One handshake after the other, unbound. `keys(idx, challenge)` reads the PUF and gives the row_key."""
 
     def __init__(self, device: bytes, mode: str, keys, address: str):
         self.device, self.mode, self.keys, self.address = device, mode, keys, address
         self.nonce = self.key = self.sent = None
+        # Pool mode: above every row that was answered; a device that goes on after a start keeps it on its disk (1.5).
+        self.unanswered_from, self.has_refused, self.accepted = 0, False, set()
 
     def begin(self, nonce: bytes) -> bytes:
+        if self.mode == "pool":
+            nonce = with_statement(nonce, self.unanswered_from, self.has_refused)
         self.nonce, self.key, self.sent = nonce, None, None
         return request(self.device, nonce)
 
@@ -146,10 +155,15 @@ class Device:
         if message[40:48] != self.nonce[:8]:
             raise Refused("another nonce")
         idx, gateway = struct.unpack(">II", message[16:24])
+        if idx in self.accepted:
+            self.has_refused = True
+            raise Refused("a row that is spent")
         key = auth_key(self.keys(idx, message[24:32]), idx if self.mode == "pool" else 0, gateway)
         if not hmac.compare_digest(challenge_tag(key, message, self.nonce), message[48:64]):
             raise Refused("a wrong tag")
         self.key = key
+        if self.mode == "pool":
+            self.unanswered_from = max(self.unanswered_from, idx + 1)
         self.sent = response(key, self.device, self.nonce, message[16:24], message[32:40], None)
         return self.sent
 
@@ -162,6 +176,9 @@ class Device:
             raise Refused("a wrong tag")
         if message[24:32] != self.sent[48:56] or message[16:20] != self.sent[32:36]:
             raise Refused("an ACK of another RESPONSE")
+        if self.mode == "pool":
+            self.accepted.add(struct.unpack(">I", message[16:20])[0])
+            self.has_refused = False
         if message[48:64] != mapped(self.address):
             raise Refused("seen at another address")
         return message[24:32], key, struct.unpack(">I", message[20:24])[0]

@@ -1,5 +1,7 @@
 //! The loop around the device machine: a socket, a clock, a PUF.
 
+mod credentials;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -140,8 +142,12 @@ impl Agent {
     /// An agent at rest.
     #[must_use]
     pub fn new(options: AgentOptions, puf: Box<dyn Puf>) -> Self {
+        let mut device = Device::new(options.device.clone());
+        if let Some(spent) = options.keyring.spent() {
+            device.raise_unanswered_from(spent.unanswered_from());
+        }
         Self {
-            device: Device::new(options.device.clone()),
+            device,
             puf,
             tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
             peers: Peers::none(),
@@ -423,6 +429,9 @@ impl Agent {
                     next => next,
                 },
                 Output::Transmit(message) => {
+                    if let Some((_, row)) = self.device.answered() {
+                        self.options.keyring.note_spent(row, false);
+                    }
                     self.send(&message, sink);
                     Output::None
                 }
@@ -448,6 +457,9 @@ impl Agent {
                     Output::None
                 }
                 Output::Failed { failure, retry_at_ms } => {
+                    if self.answers.has_rejected() {
+                        self.options.keyring.doubt();
+                    }
                     sink(&Report::Failed {
                         why: self.answers.why(failure, self.device.last_nak()),
                         retry_in_ms: retry_at_ms.saturating_sub(now_ms),
@@ -486,6 +498,12 @@ impl Agent {
     }
 
     fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
+        let row = self.device.offered().map_or(query.idx, |(_, row)| row);
+        let spent = self.options.keyring.spent();
+        if spent.is_some_and(|spent| spent.is_accepted(row)) {
+            self.tell_spent(row);
+            return self.device.refuse_row(boot_ms());
+        }
         let rejected = self.device.rejected_challenges();
         let AgentOptions {
             device,
@@ -517,6 +535,7 @@ impl Agent {
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
+        self.fall_back(sink);
         (self.told_of_spent_row, self.doubts_session) = (false, false);
         self.confirm_key(sink);
         if let Some(session) = self.device.session() {
@@ -530,23 +549,6 @@ impl Agent {
                 renew_in_ms: session.renew_at_ms.saturating_sub(now_ms),
             });
         }
-    }
-
-    /// A session that new helper data have opened shows that the registry has their key.
-    fn confirm_key(&mut self, sink: Sink<'_>) {
-        if !self.options.keyring.has_used_pending() {
-            return;
-        }
-        let promoted = self.options.keyring.promote();
-        if let Some(renewal) = &mut self.renewal {
-            renewal.confirmed(promoted.is_ok());
-        }
-        sink(&match promoted {
-            Ok(()) => Report::KeyRenewed,
-            Err(error) => Report::NotRenewed {
-                why: format!("the new helper data cannot take the old ones' place: {error}"),
-            },
-        });
     }
 
     /// Waits for a packet, the next deadline or the end; says whether it is the end.
@@ -644,11 +646,18 @@ impl Agent {
             }
             let keyring = &self.options.keyring;
             let is_enrolled = |query: &PufQuery| keyring.is_enrolled(query);
+            let accepted = self.device.last_accepted();
             match self
                 .device
                 .handle_enrolled(payload, &local, boot_ms(), is_enrolled)
             {
-                Ok(output) => self.pump(output, sink)?,
+                Ok(output) => {
+                    let now = self.device.last_accepted();
+                    if let Some((_, row)) = now.filter(|_| now != accepted) {
+                        self.options.keyring.note_spent(row, true);
+                    }
+                    self.pump(output, sink)?;
+                }
                 Err(ignored) => {
                     tracing::debug!(why = %Why(ignored), "dropped it");
                     if let Some(spent) = self.answers.note(payload, ignored)

@@ -12,6 +12,8 @@ use linewarden_puf::Puf;
 use linewarden_puf::extractor::{ExtractorError, FileError, HelperData, PoolHelper, reproduce_puf};
 use linewarden_puf::health::HealthTest;
 
+use crate::spent::SpentError;
+
 /// Why a file of helper data cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
@@ -33,6 +35,9 @@ pub enum CredentialError {
     /// Its content is wrong.
     #[error(transparent)]
     Content(#[from] FileError),
+    /// What lies beside it.
+    #[error(transparent)]
+    Spent(#[from] SpentError),
 }
 
 /// The public helper data that a device stores.

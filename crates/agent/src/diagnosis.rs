@@ -95,7 +95,7 @@ impl fmt::Display for SpentRow {
         write!(
             f,
             "whoever answers as the gateway (which such a message does not prove) offers row {}, which this device has spent: \
-             was its registry restored from a backup? starting the agent anew spends it once more",
+             was its registry put back to an earlier state that it does not notice? see \"Disaster recovery\" in docs/operations.md",
             self.0.0
         )
     }
@@ -138,6 +138,17 @@ impl Answers {
             _ => return None,
         });
         (ignored == Ignored::IndexSpent).then_some(spent)
+    }
+
+    /// Notes that a CHALLENGE offers a row that an earlier process has spent.
+    pub(crate) fn note_spent(&mut self, row: RowIndex) -> SpentRow {
+        self.refused = Some(Refused::Spent(SpentRow(row)));
+        SpentRow(row)
+    }
+
+    /// Whether a CHALLENGE's tag did not fit the PUF.
+    pub(crate) fn has_rejected(&self) -> bool {
+        self.rejected > 0
     }
 
     /// Notes that a CHALLENGE's tag does not fit the PUF.

@@ -8,7 +8,7 @@
 //!                         ├─ Peers                      local programs' datagrams to other devices
 //!                         ├─ Attestation                proves what the device runs
 //!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
-//!                         ├─ Keyring                    helper data from a file, through their renewal
+//!                         ├─ Keyring                    helper data from a file, through their renewal; rows that are spent
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
 //!
@@ -29,6 +29,7 @@ mod peer;
 mod renewal;
 mod report;
 pub mod source;
+mod spent;
 mod ticket;
 mod time;
 mod tunnel;
@@ -43,4 +44,5 @@ pub use link::{LinkError, interface_mac};
 pub use peer::Peer;
 pub use renewal::RenewalOptions;
 pub use report::{Report, TunnelCounts};
+pub use spent::{SpentError, SpentFile, SpentRows};
 pub use tunnel::Tunnel;

@@ -30,13 +30,15 @@ use crate::report::Report;
 const KEY_READINGS: usize = 5;
 /// Readings of a row before it is given up: one in a million fails (LAP/1 1.1).
 const ROW_READINGS_MAX: u32 = 4;
+/// Sessions after which it is asked how the enrolment stands, though nothing is due: a registry that was put back may lack rows.
+const SESSIONS_PER_STATUS: u32 = 8;
 /// Answers without progress before it is given up.
 const STALLS_MAX: u32 = 3;
 /// Most rows that one renewal makes; the registry takes no more ahead.
 pub(crate) const ROWS_MAX: u32 = 4_096;
 
-/// When a device renews what it proves itself with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a device renews what it proves itself with; the default is never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenewalOptions {
     /// Pool mode: with fewer rows than this ahead of the session's.
     pub below_rows: Option<u32>,
@@ -96,6 +98,8 @@ pub(crate) struct Renewal {
     open: bool,
     /// The session in which it was seen to.
     seen: Option<SessionId>,
+    /// Sessions since it was asked how the enrolment stands.
+    sessions: u32,
     busy: bool,
     number: u64,
     stalls: u32,
@@ -113,6 +117,7 @@ impl Renewal {
             options,
             open: true,
             seen: None,
+            sessions: 0,
             busy: false,
             number: 0,
             stalls: 0,
@@ -138,10 +143,12 @@ impl Renewal {
             return None;
         }
         self.seen = Some(session.id);
+        self.sessions += 1;
+        self.open |= self.sessions >= SESSIONS_PER_STATUS;
         if !self.is_wanted(session.idx, keyring) && !self.open {
             return None;
         }
-        (self.busy, self.stalls, self.sent_at) = (true, 0, None);
+        (self.busy, self.stalls, self.sent_at, self.sessions) = (true, 0, None, 0);
         Some(self.status())
     }
 
@@ -287,6 +294,11 @@ impl Renewal {
     pub(crate) fn confirmed(&mut self, in_place: bool) {
         self.failed |= self.demanded && !in_place;
         (self.demanded, self.open) = (false, false);
+    }
+
+    /// A registry that was put back has less than what lies on disk.
+    pub(crate) fn reopen(&mut self) {
+        self.open = true;
     }
 
     /// It ends here.

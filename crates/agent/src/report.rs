@@ -92,6 +92,8 @@ pub enum Report {
     },
     /// The registry has a new key of this device, whose helper data have taken the old ones' place.
     KeyRenewed,
+    /// The registry has the key of before the last renewal: it was put back to an earlier state. The newer key is sent to it again.
+    OlderKey,
     /// Rows or key were not renewed; it is tried again in a later session if it is due still.
     NotRenewed {
         /// Why.
@@ -237,6 +239,9 @@ impl fmt::Display for Report {
             Self::AddressChanged { from, to } => write!(f, "address changed from {from} to {to}"),
             Self::RowsRenewed { rows_end } => write!(f, "renewed: rows up to {rows_end}"),
             Self::KeyRenewed => f.write_str("renewed: a new key"),
+            Self::OlderKey => f.write_str(
+                "the registry has the key of before the last renewal; the newer one is sent to it again",
+            ),
             Self::NotRenewed { why } => write!(f, "not renewed: {why}"),
             Self::PeerOpen { device } => write!(f, "peer {device}: open"),
             Self::PeerClosed { device, why } => write!(f, "peer {device}: closed, {why}"),

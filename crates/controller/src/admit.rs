@@ -2,6 +2,7 @@
 
 use linewarden_protocol::gateway::challenge;
 use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, Request, Response};
 use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
@@ -28,7 +29,12 @@ impl Link {
                 Ok(Message::Request(request)) => self.challenge(request, fresh).await?,
                 Ok(Message::Response(response)) => {
                     let proof = self.prove(response, &knock.loc).await?;
-                    proven.extend(proof.map(|device| (at, device, RowIndex(response.idx.get()))));
+                    proven.extend(proof.map(|device| Proven {
+                        at,
+                        device,
+                        idx: RowIndex(response.idx.get()),
+                        stated: Statement::of(&response.nonce),
+                    }));
                     Reception::Silence
                 }
                 _ => Reception::Silence,
@@ -50,7 +56,7 @@ impl Link {
     /// Nothing is written.
     async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<Reception, RegistryError> {
         let Some((device, idx)) = self
-            .candidate(request.header.device(), request.header.suite)
+            .candidate(request.header.device(), request.header.suite, &request.nonce)
             .await?
         else {
             return Ok(Reception::Silence);
@@ -70,7 +76,8 @@ impl Link {
             return Ok(None);
         }
         let header = &response.header;
-        let Some((device, idx)) = self.candidate(header.device(), header.suite).await? else {
+        let candidate = self.candidate(header.device(), header.suite, &response.nonce);
+        let Some((device, idx)) = candidate.await? else {
             return Ok(None);
         };
         if response.idx.get() != idx.0 {
@@ -83,13 +90,14 @@ impl Link {
         Ok(verified.map(|_| device))
     }
 
-    /// A device and the first row that the gateway could use of it; `None` if it can use none.
+    /// A device and the first row that the gateway could use of it, by what the device's nonce states; `None` if it can use none.
     async fn candidate(
         &self,
         device: DeviceId,
         suite: u8,
+        nonce: &[u8; 16],
     ) -> Result<Option<(ActiveDevice, RowIndex)>, RegistryError> {
-        let wish = self.admission(device, 0);
+        let wish = self.admission(device, 0, Statement::of(nonce));
         let first = match self.registry().first_row(self.fence(), &wish).await {
             Ok(first) => first,
             Err(error) => return refused(error),
@@ -101,20 +109,20 @@ impl Link {
         Ok((found.info.suite.number() == suite).then_some((found, first)))
     }
 
-    async fn admit(
-        &self,
-        proven: &[(usize, ActiveDevice, RowIndex)],
-    ) -> Result<Vec<(usize, Provision)>, RegistryError> {
+    async fn admit(&self, proven: &[Proven]) -> Result<Vec<(usize, Provision)>, RegistryError> {
         if proven.is_empty() {
             return Ok(Vec::new());
         }
         let wishes: Vec<LeaseRequest> = proven
             .iter()
-            .map(|(_, device, _)| self.admission(device.info.device, device.info.epoch))
+            .map(|proof| {
+                let info = &proof.device.info;
+                self.admission(info.device, info.epoch, proof.stated)
+            })
             .collect();
         let answers = self.registry().lease(self.fence(), &wishes).await?;
         let mut admitted = Vec::with_capacity(proven.len());
-        for ((at, device, idx), answer) in proven.iter().zip(answers) {
+        for (proof, answer) in proven.iter().zip(answers) {
             let granted = match answer {
                 Ok(granted) => granted,
                 Err(error) => {
@@ -124,6 +132,7 @@ impl Link {
             };
             // Another gateway may have been faster, and the credentials may be new ones: what was proved is then not
             // what is leased, and the device begins again.
+            let Proven { at, device, idx, .. } = proof;
             if granted.held.start == idx.0 && granted.epoch == device.info.epoch {
                 admitted.push((*at, self.keys(device).provision(granted.held, granted.mark)));
             }
@@ -138,6 +147,16 @@ impl Link {
             gateway: self.gateway(),
         }
     }
+}
+
+/// A device that has proven a row.
+struct Proven {
+    /// Its message's place among the others.
+    at: usize,
+    device: ActiveDevice,
+    idx: RowIndex,
+    /// What the proof's nonce states.
+    stated: Statement,
 }
 
 /// What concerns one device only is silence; everything else is the whole question's failure.

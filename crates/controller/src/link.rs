@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     Fence, LeaseRequest, LeasedPlace, LeasedStream, Moment, Registry, RegistryError, Revision, Roamed,
     SealedChunk, Settlement,
@@ -260,8 +261,8 @@ impl Link {
         &self.controller.registry
     }
 
-    /// What a device gets at its first authentication.
-    pub(crate) fn admission(&self, device: DeviceId, epoch: u32) -> LeaseRequest {
+    /// What a device gets at its first authentication, with what it states itself.
+    pub(crate) fn admission(&self, device: DeviceId, epoch: u32, stated: Statement) -> LeaseRequest {
         LeaseRequest {
             device,
             epoch,
@@ -269,6 +270,7 @@ impl Link {
             received: RowIndex(0),
             hold: self.controller.policy().lease_rows,
             ahead: self.controller.policy().mark_block,
+            stated,
         }
     }
 
@@ -321,6 +323,7 @@ impl Link {
                 received: want.received,
                 hold: want.hold.min(ROWS_HELD_MAX),
                 ahead: want.ahead.min(ROWS_HELD_MAX),
+                stated: Statement::default(),
             })
             .collect();
         let answers = self.registry().extend_leases(&self.fence, &requests).await?;

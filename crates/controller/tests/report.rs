@@ -9,6 +9,7 @@
 use linewarden_controller::{Controller, Elsewhere, Link, Policy, Reported, SessionReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
@@ -97,6 +98,7 @@ async fn site() -> (Registry, [Link; 2]) {
             received: RowIndex(0),
             hold: 4,
             ahead: 4,
+            stated: Statement::default(),
         };
         let fence = Fence::shown(link.gateway(), link.number());
         let granted = registry.lease(&fence, &[wish(POOL), wish(KEY)]).await.unwrap();

@@ -9,6 +9,7 @@
 use linewarden_controller::{Carrier, Controller, Policy};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{RowKey, SessionKey};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::pair::Role;
 use linewarden_protocol::ticket::{
     self, BODY_BYTES_MAX, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome,
@@ -62,6 +63,7 @@ async fn site() -> (Registry, Controller) {
         received: RowIndex(0),
         hold: 4,
         ahead: 4,
+        stated: Statement::default(),
     };
     for granted in registry.lease(&fence, &[wish(POOL), wish(KEY)]).await.unwrap() {
         drop(granted.unwrap());

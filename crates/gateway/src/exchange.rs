@@ -69,6 +69,8 @@ pub enum LinkError {
     NotShown(String),
     /// Another process has registered as this gateway: nothing is answered any more.
     Replaced(String),
+    /// The registry was put back to an earlier state since this process registered: what it holds is void, and it registers anew.
+    Restored(String),
 }
 
 impl From<Denial> for LinkError {
@@ -86,6 +88,7 @@ impl From<RegistryError> for LinkError {
             RegistryError::OldFence { .. } | RegistryError::RetiredGateway { .. } => {
                 Self::Replaced(error.to_string())
             }
+            RegistryError::Restored { .. } => Self::Restored(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -130,4 +133,28 @@ pub enum Answer {
     },
     /// To [`Ask::Evidence`].
     Judged(Result<Scrutiny, LinkError>),
+}
+
+impl Answer {
+    /// What is said where the registry was put back to an earlier state since this process registered.
+    pub(crate) fn restored(&self) -> Option<&str> {
+        let error = match self {
+            Self::Entered(result) => result.as_ref().err(),
+            Self::Chunk(result) => result.as_ref().err(),
+            Self::Rows(result) => result.as_ref().err(),
+            Self::Receptions(result) => result.as_ref().err(),
+            Self::Settled(result) => result.as_ref().err(),
+            Self::Reported { result, .. } => result.as_ref().err(),
+            Self::Plan(result) => result.as_ref().err(),
+            Self::Provers(result) => result.as_ref().err(),
+            Self::Appraised(result) => result.as_ref().err(),
+            Self::ProverIds(result) => result.as_ref().err(),
+            Self::Changes { result, .. } => result.as_ref().err(),
+            Self::Judged(result) => result.as_ref().err(),
+        };
+        match error {
+            Some(LinkError::Restored(error)) => Some(error),
+            _ => None,
+        }
+    }
 }

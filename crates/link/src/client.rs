@@ -63,6 +63,9 @@ pub enum Remote {
     /// Another process has registered as this gateway, or it is retired.
     #[error("{0}")]
     Replaced(String),
+    /// The registry was put back to an earlier state: this process is to register anew, and holds nothing.
+    #[error("{0}")]
+    Restored(String),
 }
 
 impl From<Malformed> for Remote {
@@ -526,6 +529,7 @@ fn denial(status: &Status) -> Result<Remote, Remote> {
     let message = || status.message().to_owned();
     match why {
         Some("replaced") => Ok(Remote::Replaced(message())),
+        Some("restored") => Ok(Remote::Restored(message())),
         Some("untrusted") => Ok(Remote::Untrusted(message())),
         // About the question, or about who asks.
         _ if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {

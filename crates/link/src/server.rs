@@ -259,6 +259,7 @@ impl Server {
                     false => (REPLACED, Code::FailedPrecondition),
                 }
             }
+            Denial::Registry(RegistryError::Restored { .. }) => ("restored", Code::FailedPrecondition),
             Denial::Registry(RegistryError::RetiredGateway { .. }) => (REPLACED, Code::PermissionDenied),
             Denial::Registry(
                 RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,

@@ -23,6 +23,7 @@ pub mod frame;
 pub mod gateway;
 pub mod ids;
 pub mod keys;
+pub mod nonce;
 pub mod pair;
 pub mod prf;
 #[cfg(feature = "alloc")]

@@ -8,12 +8,15 @@
 
 mod device_support;
 
-use device_support::{LEASE_S, LOCAL_IP, MAC, Offer, answer, authenticate, config, nonce, row_key, sent};
+use device_support::{
+    GATEWAY, LEASE_S, LOCAL_IP, MAC, Offer, answer, authenticate, config, nonce, row_key, sent, stated,
+};
 use linewarden_protocol::device::{
-    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, Output, Phase, RESPONSE_LIFETIME_MS,
+    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, Output, Phase, READINGS_AT_ONCE, RESPONSE_LIFETIME_MS,
     UNPLANNED_INTERVAL_MS,
 };
-use linewarden_protocol::ids::{GatewayId, Mode};
+use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::wire::{self, FLAG_BOUND, Message};
 
 /// Everything that the machine does by itself up to `until_ms`: (when, what).
@@ -121,7 +124,7 @@ fn the_lease_counts_from_the_first_response_and_is_renewed_at_three_quarters() {
     for number in [1, 0x1234_0000, u64::MAX] {
         let mut device = Device::new(config(Mode::Pool));
         let mut jitter = nonce(number);
-        jitter[8..10].copy_from_slice(&(number as u16 ^ 0x8000).to_be_bytes());
+        jitter[12..14].copy_from_slice(&(number as u16 ^ 0x8000).to_be_bytes());
         let _request = device.start(jitter, 1_000).unwrap();
         let offer = Offer::of(Mode::Pool, 0);
         let _query = device
@@ -290,8 +293,9 @@ fn a_row_is_asked_for_again_until_its_ack_verified_and_never_after() {
     let _due = device.poll(renew_ms);
     let _request = device.start(nonce(3), renew_ms).unwrap();
     let spent = Offer::of(Mode::Pool, 5);
+    let nonce = stated(&device, 3);
     assert_eq!(
-        device.handle(&spent.challenge(&nonce(3)), &LOCAL_IP, renew_ms),
+        device.handle(&spent.challenge(&nonce), &LOCAL_IP, renew_ms),
         Err(Ignored::IndexSpent)
     );
     let elsewhere = Offer {
@@ -300,11 +304,84 @@ fn a_row_is_asked_for_again_until_its_ack_verified_and_never_after() {
     };
     assert!(
         matches!(
-            device.handle(&elsewhere.challenge(&nonce(3)), &LOCAL_IP, renew_ms),
+            device.handle(&elsewhere.challenge(&nonce), &LOCAL_IP, renew_ms),
             Ok(Output::EvaluatePuf(_))
         ),
         "another gateway has a range of its own"
     );
+}
+
+/// Each REQUEST of the pool mode states the lowest row above all that were answered, whether or not an ACK came, and the
+/// CHALLENGE is verified with that statement: one that was made for another is not answered.
+#[test]
+fn a_request_states_above_which_row_nothing_was_answered() {
+    let mut device = Device::new(config(Mode::Pool));
+    device.raise_unanswered_from(RowIndex(3));
+    let states = |device: &mut Device, nonce, now_ms| {
+        let request = sent(device.start(nonce, now_ms).unwrap());
+        let Ok(Message::Request(request)) = wire::parse(&request) else {
+            panic!("not a REQUEST");
+        };
+        Statement::of(&request.nonce)
+    };
+    let above = |row| Statement {
+        unanswered_from: RowIndex(row),
+        has_refused: false,
+    };
+    assert_eq!(
+        states(&mut device, nonce(1), 0),
+        above(3),
+        "from a memory of before"
+    );
+    let _unacknowledged = answer(&mut device, &Offer::of(Mode::Pool, 9), 1, 0);
+    assert_eq!(device.answered(), Some((GATEWAY, RowIndex(9))));
+    let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
+    assert_eq!(states(&mut device, nonce(2), RESPONSE_LIFETIME_MS), above(10));
+    let altered = Offer::of(Mode::Pool, 150).challenge(&above(150).within(nonce(2)));
+    let _query = device.handle(&altered, &LOCAL_IP, RESPONSE_LIFETIME_MS);
+    let output = device.puf_result(Ok(row_key(Mode::Pool, 150)), RESPONSE_LIFETIME_MS);
+    assert_eq!(output, Output::None, "it was made for another statement");
+    let _response = answer(&mut device, &Offer::of(Mode::Pool, 5), 2, RESPONSE_LIFETIME_MS);
+    assert_eq!(device.unanswered_from(), RowIndex(10), "it never falls");
+    assert_eq!(device.last_accepted(), None);
+
+    let mut device = Device::new(config(Mode::Key));
+    authenticate(&mut device, 1, 0, 0);
+    let stated = states(&mut device, [7; 16], 1);
+    assert_eq!(
+        stated,
+        above(0x0707_0707),
+        "in key mode the nonce is the caller's"
+    );
+}
+
+/// A caller that knows a row to be answered before refuses it without a reading, and the handshake goes on.
+#[test]
+fn a_refused_row_counts_for_no_reading_and_is_stated() {
+    let mut device = Device::new(config(Mode::Pool));
+    let _request = device.start(nonce(1), 0).unwrap();
+    let spent = Offer::of(Mode::Pool, 4).challenge(&nonce(1));
+    for _ in 0..2 * READINGS_AT_ONCE {
+        let query = device.handle(&spent, &LOCAL_IP, 0).unwrap();
+        assert!(matches!(query, Output::EvaluatePuf(_)));
+        assert_eq!(device.offered(), Some((GATEWAY, RowIndex(4))));
+        assert_eq!(device.refuse_row(0), Output::None);
+    }
+    let _query = device.handle(&spent, &LOCAL_IP, 0).unwrap();
+    let right = Offer::of(Mode::Pool, 5);
+    let _queued = device.handle(&right.challenge(&nonce(1)), &LOCAL_IP, 0).unwrap();
+    let next = device.refuse_row(0);
+    assert!(
+        matches!(next, Output::EvaluatePuf(query) if query.idx == RowIndex(5)),
+        "{next:?}"
+    );
+    let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 5)), 0));
+    assert!(device.statement().has_refused);
+    let _session = device
+        .handle(&right.ack(&response, LEASE_S, LOCAL_IP), &LOCAL_IP, 0)
+        .unwrap();
+    assert_eq!(device.last_accepted(), Some((GATEWAY, RowIndex(5))));
+    assert!(!device.statement().has_refused, "a session ends that");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod device_support;
 
 use device_support::{
     DEVICE, LEASE_S, LOCAL_IP, Offer, SUITE, answer, authenticate, bytes, config, nonce, row_key, sent,
+    stated,
 };
 use linewarden_protocol::device::{Device, Failure, Ignored, Output, Phase, PufFailed, StartError};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
@@ -147,24 +148,25 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
         return (device, None);
     }
     let _request = device.start(nonce(HANDSHAKE), NOW_MS).unwrap();
+    let nonce = stated(&device, HANDSHAKE);
     let offer = Offer::of(mode, ROW);
     let mut response = None;
     match state {
         State::AwaitPuf | State::RenewalAwaitPuf => {
-            let _query = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
+            let _query = feed(&mut device, &offer.challenge(&nonce));
         }
         State::AwaitPufQueued => {
-            let _query = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
+            let _query = feed(&mut device, &offer.challenge(&nonce));
             let next = Offer {
                 fresh: [0x77; 8],
                 ..offer
             };
-            let _nothing = feed(&mut device, &next.challenge(&nonce(HANDSHAKE)));
+            let _nothing = feed(&mut device, &next.challenge(&nonce));
         }
         State::AwaitReading => {
-            let _query = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
+            let _query = feed(&mut device, &offer.challenge(&nonce));
             let _nothing = device.puf_result(Err(PufFailed), NOW_MS);
-            let _nothing = feed(&mut device, &offer.challenge(&nonce(HANDSHAKE)));
+            let _nothing = feed(&mut device, &offer.challenge(&nonce));
         }
         State::AwaitAck | State::RenewalAwaitAck => {
             response = Some(answer(&mut device, &offer, HANDSHAKE, NOW_MS));
@@ -201,7 +203,8 @@ fn plain(kind: u8) -> [u8; 64] {
 
 fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64]>) -> Out {
     let offer = Offer::of(mode, ROW);
-    let challenge = |offer: Offer| offer.challenge(&nonce(HANDSHAKE));
+    let of_handshake = stated(device, HANDSHAKE);
+    let challenge = |offer: Offer| offer.challenge(&of_handshake);
     let other_ip = [9; 16];
     let started = |result: Result<Output, StartError>| result.map_or_else(Out::Refused, out);
     let message: Vec<u8> = match event {

@@ -9,6 +9,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use linewarden_protocol::ids::{GatewayId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{BulkOptions, Filter, LeaseRequest, MasterKey, Registry};
 
 const ROWS: usize = 100;
@@ -43,6 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             received: RowIndex(0),
             hold: 32,
             ahead: 4,
+            stated: Statement::default(),
         })
         .collect();
     let fence = registry.register_gateway(GatewayId(1), 0).await?;

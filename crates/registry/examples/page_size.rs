@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     BulkOptions, LeaseRequest, MasterKey, Options, POOL_ROW_BYTES, Registry, SEAL_OVERHEAD_BYTES,
 };
@@ -151,6 +152,7 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
             received: RowIndex(0),
             hold: 32,
             ahead: 4,
+            stated: Statement::default(),
         })
         .collect();
     let fence = registry.register_gateway(GatewayId(1), 0).await?;

@@ -341,6 +341,14 @@ pub enum RegistryError {
         /// The number of the newest registration; 0 for none.
         newest: u64,
     },
+    /// A gateway that registered before the registry was put back to an earlier state.
+    #[error(
+        "the registry was put back to an earlier state, or copied, since gateway {gateway} registered: its rows are void; it registers anew"
+    )]
+    Restored {
+        /// The gateway.
+        gateway: GatewayId,
+    },
     /// A gateway that was retired.
     #[error("gateway {gateway} is retired, and its number is never used again; give the gateway another one")]
     RetiredGateway {

@@ -7,6 +7,7 @@ use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::seconds_to_column;
 use crate::sql::{self, Connection};
+use crate::storage::first_fence;
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table gateway v1";
@@ -40,7 +41,8 @@ impl Fence {
 
 impl Registry {
     /// Registers a gateway, at each of its starts. From now on, whoever registered under that id before gets nothing; the
-    /// leases stay.
+    /// leases stay, unless the registry is a copy, or was put back to an earlier state, and this is the first registration since: then
+    /// those of all gateways end.
     ///
     /// # Errors
     /// A gateway that is retired, a damaged record, or a failure of the database.
@@ -75,6 +77,7 @@ impl Registry {
     ) -> Result<Fence> {
         // The code covers the time as it will be read again.
         let at_s = seconds_to_column(now_s);
+        let incarnation = self.settle_storage(connection).await?;
         let before = self.fence_number(connection, gateway).await?;
         let before = match before {
             Some(before) => before,
@@ -88,7 +91,7 @@ impl Registry {
                 leased.unwrap_or_default().cast_unsigned()
             }
         };
-        let number = before.saturating_add(1);
+        let number = before.max(first_fence(incarnation)).saturating_add(1);
         sql::query(
             "INSERT INTO gateway (gateway_id, fence, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET fence = excluded.fence, \
@@ -114,6 +117,7 @@ impl Registry {
 
     pub(crate) async fn check_fence(&self, connection: &mut Connection, fence: &Fence) -> Result<()> {
         self.refuse_moved(connection).await?;
+        self.refuse_restored(connection, fence).await?;
         let newest = self
             .fence_number(connection, fence.gateway)
             .await?

@@ -33,7 +33,8 @@
 //!
 //! // Rows go to one gateway each, in increasing order, also across crashes.
 //! let fence = registry.register_gateway(GatewayId(1), 1_790_000_000).await?;
-//! let wish = LeaseRequest { device, epoch: 0, from: RowIndex(0), received: RowIndex(0), hold: 6, ahead: 4 };
+//! let wish = LeaseRequest { device, epoch: 0, from: RowIndex(0), received: RowIndex(0), hold: 6, ahead: 4,
+//!     stated: Default::default() };
 //! let granted = registry.lease(&fence, &[wish]).await?.remove(0)?;
 //! assert_eq!((granted.rows, granted.mark), (0..6, RowIndex(4)));
 //!
@@ -81,6 +82,7 @@ mod row;
 mod service;
 mod sql;
 mod sqlite;
+mod storage;
 mod store;
 mod transfer;
 mod walk;

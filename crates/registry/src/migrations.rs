@@ -17,7 +17,7 @@ use crate::sql::{self, Connection};
 use crate::store::{STATEMENTS_AT, at};
 
 /// Version, name, text, and what PostgreSQL needs beside it.
-const MIGRATIONS: [(i64, &str, &str, &str); 9] = [
+const MIGRATIONS: [(i64, &str, &str, &str); 10] = [
     (
         1,
         "registry",
@@ -46,6 +46,7 @@ const MIGRATIONS: [(i64, &str, &str, &str); 9] = [
         include_str!("../migrations/0008_moves_and_history.sql"),
         "",
     ),
+    (9, "restored", include_str!("../migrations/0009_restored.sql"), ""),
     (
         10,
         "fingerprints",
@@ -302,14 +303,14 @@ mod tests {
             beginnings(&of_sqlite()),
             [
                 "885767aa", "893e23db", "259b04d0", "924af22e", "c876b48e", "5561907e", "7f237d37",
-                "ef4cce83", "eea36ecc"
+                "ef4cce83", "52ff23de", "eea36ecc"
             ]
         );
         assert_eq!(
             beginnings(&of_postgres()),
             [
                 "e9db6bf7", "0d457dc7", "6739cf4a", "16034b67", "31e52a69", "5a7152cd", "66ebb5de",
-                "ef4cce83", "21553a09"
+                "ef4cce83", "3d24c2b3", "21553a09"
             ]
         );
     }

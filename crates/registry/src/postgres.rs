@@ -15,6 +15,7 @@ use crate::key::MasterKey;
 use crate::location::Location;
 use crate::migrations;
 use crate::sql::{self, Connection, Pool};
+use crate::storage::Storage;
 use crate::store::{Keys, Options, STATEMENTS_AT, at, check_key};
 
 /// Marks our advisory locks among those of other programs: the ASCII letters "LWRG".
@@ -35,6 +36,7 @@ pub(crate) struct Opened {
     pub(crate) reader_apart: Pool,
     pub(crate) keys: Keys,
     pub(crate) lock: WriteLock,
+    pub(crate) storage: Storage,
 }
 
 /// Who has it, writes.
@@ -198,6 +200,7 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     let server = refuse_missing(&mut connection, registry).await?;
     let keys = examine_with(&mut connection, registry, key).await?;
     migrations::run(&mut connection).await.map_err(at(registry))?;
+    let storage = Storage::of_database(&mut connection).await;
     connection.close().await.map_err(at(registry))?;
 
     let pool = || {
@@ -216,6 +219,7 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
         reader_apart: Pool::Postgres(reader().connect_lazy_with(connect)),
         keys,
         lock: WriteLock::new(&server, registry),
+        storage,
     })
 }
 
@@ -239,6 +243,8 @@ pub(crate) struct Draft {
     transaction: sql::Transaction,
     pool: PgPool,
     registry: Location,
+    /// Whether the database says which it is.
+    names_storage: bool,
 }
 
 impl Draft {
@@ -248,6 +254,7 @@ impl Draft {
         let server = Server::ask(&mut connection, registry)
             .await
             .map_err(at_once(registry))?;
+        let names_storage = matches!(Storage::of_database(&mut connection).await, Storage::Asked);
         connection.close().await.map_err(at(registry))?;
         let exists = || RegistryError::AlreadyExists {
             registry: registry.clone(),
@@ -272,6 +279,7 @@ impl Draft {
                 transaction,
                 pool,
                 registry: registry.clone(),
+                names_storage,
             }),
             None => Err(exists()),
         }
@@ -280,6 +288,14 @@ impl Draft {
     /// What they are filled by.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.transaction
+    }
+
+    /// What the registry is going to find when it is opened.
+    pub(crate) fn storage(&self) -> Storage {
+        match self.names_storage {
+            true => Storage::Asked,
+            false => Storage::unnamed(),
+        }
     }
 
     /// Makes them durable, for all to see.

@@ -18,6 +18,7 @@ use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
 use crate::migrations::{self, Schema};
 use crate::sql::{self, Connection, Pool, Transaction};
+use crate::storage::{self, Storage};
 use crate::store::{Keys, Options, STATEMENTS_AT, at, check_key, initialise};
 
 /// Marks the file as ours in SQLite's header (`PRAGMA application_id`): the ASCII letters "LWRG".
@@ -30,6 +31,7 @@ pub(crate) struct Opened {
     pub(crate) reader_apart: Pool,
     pub(crate) keys: Keys,
     pub(crate) guard: SchemaGuard,
+    pub(crate) storage: Storage,
 }
 
 /// Notices what somebody puts into the schema while the registry is open.
@@ -112,6 +114,7 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
         reader_apart: Pool::Sqlite(reader().connect_lazy_with(reading)),
         keys,
         guard,
+        storage: Storage::of_file(path)?,
     })
 }
 
@@ -175,6 +178,11 @@ impl Draft {
         self.connection.as_mut().ok_or(RegistryError::Locked)
     }
 
+    /// The inode gets another name, and stays the same.
+    pub(crate) fn storage(&self) -> Result<Storage> {
+        Storage::of_file(&self.draft)
+    }
+
     /// Puts it where it belongs, durable.
     pub(crate) async fn finish(mut self) -> Result<()> {
         self.publish().await.map_err(|error| match error {
@@ -223,7 +231,9 @@ pub(crate) async fn in_memory(key: &MasterKey) -> Result<Opened> {
     let keys = {
         let mut connection = pool.acquire().await?;
         migrations::run(&mut connection).await?;
-        initialise(&mut connection, key).await?
+        let keys = initialise(&mut connection, key).await?;
+        storage::note(&mut connection, storage::MEMORY).await?;
+        keys
     };
     Ok(Opened {
         writer: pool.clone(),
@@ -231,6 +241,7 @@ pub(crate) async fn in_memory(key: &MasterKey) -> Result<Opened> {
         reader_apart: pool,
         keys,
         guard: SchemaGuard::new(Path::new(":memory:")).await?,
+        storage: Storage::Fixed(storage::MEMORY.to_owned()),
     })
 }
 

@@ -17,6 +17,7 @@ use crate::record_mac::RecordMac;
 use crate::service::Act;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
+use crate::storage::{self, Storage};
 use crate::watch::Watch;
 
 /// What the key check seals.
@@ -100,6 +101,7 @@ struct Inner {
     keys: Keys,
     writing: Writing,
     watch: OnceLock<Box<dyn Watch>>,
+    storage: Storage,
 }
 
 /// What it takes to write alone.
@@ -211,6 +213,9 @@ impl Registry {
         initialise(draft.connection()?, key)
             .await
             .map_err(at(&location))?;
+        let storage = draft.storage()?;
+        let storage = storage.name(draft.connection()?).await?;
+        storage::note(draft.connection()?, &storage).await?;
         draft.finish().await?;
         Self::open_with(location, key, options).await
     }
@@ -337,6 +342,10 @@ impl Registry {
         &self.inner.keys.fingerprints
     }
 
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.inner.storage
+    }
+
     /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
     pub(crate) async fn write_whatever(&self) -> Result<Transaction> {
         let mut watched = self.inner.watch.get().and_then(|watch| watch.wanted());
@@ -415,6 +424,14 @@ impl Draft {
         }
     }
 
+    /// What is to become the registry's storage.
+    pub(crate) fn storage(&self) -> Result<Storage> {
+        match self {
+            Self::Sqlite(draft) => draft.storage(),
+            Self::Postgres(draft) => Ok(draft.storage()),
+        }
+    }
+
     pub(crate) async fn finish(self) -> Result<()> {
         match self {
             Self::Sqlite(draft) => draft.finish().await,
@@ -433,6 +450,7 @@ impl From<sqlite::Opened> for Inner {
             keys: opened.keys,
             writing: Writing::Sqlite(opened.guard),
             watch: OnceLock::new(),
+            storage: opened.storage,
         }
     }
 }
@@ -447,6 +465,7 @@ impl From<postgres::Opened> for Inner {
             keys: opened.keys,
             writing: Writing::Postgres(opened.lock),
             watch: OnceLock::new(),
+            storage: opened.storage,
         }
     }
 }

@@ -43,6 +43,8 @@ pub enum Happening {
     },
     /// Another process has registered as this gateway: nothing is answered any more.
     Replaced,
+    /// The registry was put back to an earlier state: the gateway registers anew, and all devices authenticate anew.
+    RegistryRestored,
     /// The controller was away for too long: nothing is answered until it is back.
     Lapsed,
     /// The controller is back.
@@ -334,6 +336,7 @@ impl Happening {
             | Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
+            | Self::RegistryRestored
             | Self::Trusted
             | Self::Distrusted { .. }
             | Self::Reloaded
@@ -350,6 +353,7 @@ impl Happening {
             Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
+            | Self::RegistryRestored
             | Self::Lapsed
             | Self::Resumed
             | Self::Trusted

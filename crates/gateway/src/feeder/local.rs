@@ -41,7 +41,17 @@ impl Office {
         }
     }
 
+    /// A registration of before the registry was put back is forgotten: the next question makes a new one.
     pub(super) async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
+        let shown = self.link.lock().await.as_ref().map(Link::number);
+        let answer = self.answer_under(ask, course).await;
+        if answer.restored().is_some() {
+            self.link.lock().await.take_if(|now| Some(now.number()) == shown);
+        }
+        answer
+    }
+
+    async fn answer_under(&self, ask: Ask, course: &mut Course) -> Answer {
         self.controller.pass_time(Clock::now().boot_ns);
         match ask {
             Ask::Enter => {

@@ -40,6 +40,7 @@ impl From<Remote> for LinkError {
             Remote::Failed(why) => Self::Failed(why),
             Remote::Untrusted(why) => Self::Untrusted(why),
             Remote::Replaced(why) => Self::Replaced(why),
+            Remote::Restored(why) => Self::Restored(why),
         }
     }
 }
@@ -54,9 +55,19 @@ impl Office {
         }
     }
 
+    /// A registration of before the registry was put back is forgotten: the next question makes a new one.
     pub(super) async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
         // Without a registration no question can be asked.
         let fence = self.fence().await;
+        let shown = fence.as_ref().ok().copied();
+        let answer = self.answer_under(fence, ask, course).await;
+        if answer.restored().is_some() {
+            self.fence.lock().await.take_if(|now| Some(*now) == shown);
+        }
+        answer
+    }
+
+    async fn answer_under(&self, fence: Result<u64, LinkError>, ask: Ask, course: &mut Course) -> Answer {
         match ask {
             Ask::Enter => Answer::Entered(fence),
             Ask::Resume => Answer::Chunk(async { self.resume(fence?, course).await }.await),

@@ -11,11 +11,25 @@ pub(super) struct Channel {
     /// When the one that is out was asked, boot-time clock.
     pub(super) asked_ns: u64,
     pub(super) backoff: Backoff,
+    /// The answer that is out is of a registry that is gone.
+    void: bool,
 }
 
 impl Channel {
     pub(super) fn is_free(&self, now_ns: u64) -> bool {
         !self.out && !self.done && self.backoff.is_due(now_ns)
+    }
+
+    /// Nothing that was asked before counts.
+    pub(super) fn void(&mut self) {
+        self.void = self.out;
+        self.done = false;
+    }
+
+    /// The answer is here; whether it counts.
+    pub(super) fn close(&mut self) -> bool {
+        self.out = false;
+        !std::mem::take(&mut self.void)
     }
 
     /// Asks, if it is free.

@@ -112,6 +112,8 @@ impl Node {
                 );
                 self.trail.note(Happening::Distrusted { why });
                 if !std::mem::replace(&mut self.showing.is_shut, true) {
+                    self.plane.set_fresh([0; 8], 0);
+                    self.plane.set_stopping(true);
                     self.lose_leases();
                 }
             }
@@ -120,10 +122,9 @@ impl Node {
 
     /// Nothing of what is here is ours any more: all devices are shut out, and nothing is said of where they stood, for it would not
     /// be believed. What is trusted again begins as a process that has just started.
-    fn lose_leases(&mut self) {
+    pub(super) fn lose_leases(&mut self) {
         // Before anything else, in one write: from here on nothing is answered. The next value finds no devices.
         self.plane.set_fresh([0; 8], 0);
-        self.plane.set_stopping(true);
         self.left = None;
         self.freshness = Freshness::default();
         self.fresh = None;

@@ -1,7 +1,7 @@
 //! What the node asks its controller, one question of a kind at a time, and what the answers bring.
 
 use linewarden_controller::{Changes, Chunk, Want};
-use linewarden_registry::{Change, Settlement};
+use linewarden_registry::{Change, Revision, Settlement};
 
 use super::channel::Channel;
 use super::{LinkState, Node};
@@ -16,6 +16,9 @@ impl Node {
     /// Takes an answer of the controller.
     pub fn answer(&mut self, answer: Answer, clock: Clock) {
         let now_ns = clock.monotonic_ns;
+        if let Some(error) = answer.restored() {
+            self.lose_registry(error);
+        }
         match answer {
             Answer::Entered(result) => {
                 if let Some(number) = self.unwrap_answer(result, now_ns, |node| &mut node.enter) {
@@ -248,7 +251,9 @@ impl Node {
         now_ns: u64,
         channel: impl Fn(&mut Self) -> &mut Channel,
     ) -> Option<T> {
-        channel(self).out = false;
+        if !channel(self).close() {
+            return None;
+        }
         match result {
             Ok(content) => {
                 if channel(self).backoff.succeed() {
@@ -274,6 +279,8 @@ impl Node {
                 self.status.unmeasured += 1;
                 None
             }
+            // It has been acted on.
+            Err(LinkError::Restored(_)) => None,
             // The controller says why with its scrutiny.
             Err(LinkError::Untrusted(_)) => {
                 channel(self).backoff.fail(now_ns);
@@ -292,6 +299,32 @@ impl Node {
                 None
             }
         }
+    }
+
+    /// The registry was put back to an earlier state, and leases to others what lies here. All devices begin anew, at a process that has
+    /// just started: what was leased by the registry of before, and is still on its way, counts for nothing.
+    fn lose_registry(&mut self, error: &str) {
+        tracing::error!(
+            error,
+            devices = self.status.devices,
+            action = "repeat revocations, quarantines and closed pairs since the backup",
+            "registry restored; devices authenticate anew"
+        );
+        self.trail.note(Happening::RegistryRestored);
+        self.lose_leases();
+        for channel in [
+            &mut self.enter,
+            &mut self.resume,
+            &mut self.lease,
+            &mut self.receive,
+            &mut self.settle,
+            &mut self.report,
+            &mut self.feed,
+        ] {
+            channel.void();
+        }
+        self.feed_from = Revision::ZERO;
+        self.link_ok_ns = None;
     }
 
     /// Whether an answer is out that may bring devices. None is asked for before the feed has been read to its end.

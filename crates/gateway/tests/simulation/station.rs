@@ -1,5 +1,6 @@
 //! A device and its PUF.
 
+use linewarden_agent::SpentRows;
 use linewarden_protocol::attest::ConfigurationHash;
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::frame::Meta;
@@ -8,6 +9,7 @@ use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
 use crate::prover::{Attester, Made};
+use crate::world::Rule;
 
 pub struct Station {
     pub id: DeviceId,
@@ -16,6 +18,9 @@ pub struct Station {
     pub revoked: bool,
     pub attester: Attester,
     device: Device,
+    /// On its disk.
+    spent: SpentRows,
+    without: Option<Rule>,
     nonces: u8,
     /// Where its messages go now.
     pub gateway: usize,
@@ -23,7 +28,7 @@ pub struct Station {
 }
 
 impl Station {
-    pub fn new(number: u8, mode: Mode, rows: u32, runs: ConfigurationHash) -> Self {
+    pub fn new(number: u8, mode: Mode, rows: u32, runs: ConfigurationHash, without: Option<Rule>) -> Self {
         let id = DeviceId(0xd0 + u64::from(number));
         Self {
             id,
@@ -32,6 +37,8 @@ impl Station {
             revoked: false,
             attester: Attester::new(id, runs),
             device: Self::booted(id, mode),
+            spent: SpentRows::default(),
+            without,
             nonces: 0,
             gateway: 0,
             sessions: 0,
@@ -107,10 +114,25 @@ impl Station {
         self.device.abandon();
         let mut output = self.device.start(nonce, now_ms);
         if matches!(output, Ok(Output::Postponed { .. }) | Err(_)) {
-            self.device = Self::booted(self.id, self.mode);
+            self.restart();
             output = self.device.start(nonce, now_ms);
         }
         self.act(output.unwrap_or(Output::None), now_ms)
+    }
+
+    /// It goes on with what is on its disk.
+    fn restart(&mut self) {
+        self.device = Self::booted(self.id, self.mode);
+        match self.without {
+            Some(Rule::Memory) => self.spent = SpentRows::default(),
+            Some(Rule::Statement) => {}
+            _ => self.device.raise_unanswered_from(self.spent.unanswered_from()),
+        }
+    }
+
+    /// Above every row that it has answered.
+    pub fn unanswered_from(&self) -> u32 {
+        self.spent.unanswered_from().0
     }
 
     pub fn poll(&mut self, now_ms: u64) -> Vec<[u8; 64]> {
@@ -119,7 +141,12 @@ impl Station {
     }
 
     pub fn handle(&mut self, payload: &[u8; 64], now_ms: u64) -> Vec<[u8; 64]> {
-        match self.device.handle(payload, &self.address(), now_ms) {
+        let address = self.address();
+        let output = self.device.handle(payload, &address, now_ms);
+        if let Some((_, row)) = self.device.last_accepted().filter(|_| self.mode == Mode::Pool) {
+            self.spent.accept(row);
+        }
+        match output {
             Ok(output) => self.act(output, now_ms),
             Err(_) => Vec::new(),
         }
@@ -139,10 +166,17 @@ impl Station {
         loop {
             output = match output {
                 Output::Transmit(message) => {
+                    if let Some((_, row)) = self.device.answered() {
+                        self.spent.answer(row);
+                    }
                     sent.push(message);
                     self.device.poll(now_ms)
                 }
                 Output::EvaluatePuf(query) => {
+                    if self.mode == Mode::Pool && self.spent.is_accepted(query.idx) {
+                        output = self.device.refuse_row(now_ms);
+                        continue;
+                    }
                     let key = self.row_key(query.idx);
                     self.device.puf_result(Ok(key), now_ms)
                 }

@@ -11,6 +11,7 @@ mod misfortune;
 mod network;
 mod office;
 mod process;
+mod restore;
 mod roaming;
 mod tally;
 
@@ -65,6 +66,10 @@ pub enum Rule {
     BootClock,
     /// Sessions that are opened are reported.
     Report,
+    /// A device remembers what it has answered through its restarts.
+    Memory,
+    /// A device states what it has answered.
+    Statement,
     /// A session is as old as its report says.
     Age,
     /// A wrong proof proves nothing.
@@ -139,7 +144,7 @@ impl World {
                 } else {
                     Mode::Key
                 };
-                Station::new(number, mode, rng.random_range(20..90), Fleet::first())
+                Station::new(number, mode, rng.random_range(20..90), Fleet::first(), without)
             })
             .collect();
         for station in &stations {

@@ -164,6 +164,22 @@ impl<'a> Operated<'a> {
         agent
     }
 
+    /// From now on the controller listens where it does now.
+    pub fn keep_address(&self) {
+        let (path, api) = (self.path("controller.toml"), self.api.unwrap());
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace("127.0.0.1:0", &api.to_string())).unwrap();
+    }
+
+    /// Gives a device new rows or a new key.
+    pub fn renew(&self, files: &str, id: &str, gateway: &str) {
+        let words = format!(
+            "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --once --renew --timeout 50",
+            self.port
+        );
+        self.place.run(&words);
+    }
+
     /// What the registry of the controller's configuration says of a device.
     pub fn device(&self, id: &str) -> Value {
         let shown = run(self

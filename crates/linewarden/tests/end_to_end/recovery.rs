@@ -11,7 +11,7 @@ use crate::support::run;
 
 const BACKUP: &str = "fleet-2026-11-21.registry";
 
-/// A fleet on that registry loses it; `lose` takes it away.
+/// A fleet on that registry loses it; `lose` takes it away. Gateway and agents are not told.
 fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
@@ -33,9 +33,10 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         fleet.place.run(&on(command));
     }
     fleet.systemctl("start", "linewarden-controller");
+    fleet.keep_address();
     fleet.systemctl("start", "linewarden-gateway");
     let pool = fleet.agent("devices", "d1", "127.0.0.1");
-    let key = fleet.agent("devices", "d2", "[::1]");
+    fleet.agent("devices", "d2", "[::1]").terminate();
     for command in documented("## Backup") {
         fleet.step(&command.replace("gateway.toml", "controller.toml"));
     }
@@ -44,6 +45,9 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     fleet
         .place
         .run(&on("device enroll simulated --device d5 --rows 2 --out devices"));
+    fleet.renew("devices", "d2", "[::1]");
+    assert_eq!(fleet.device("d2")["epoch"], 1);
+    let key = fleet.agent("devices", "d2", "[::1]");
     let marked = fleet.device("d1")["idx_floor"].as_u64();
     pool.wait_for("a row beyond the backup's mark", |line| {
         line["event"] == "authenticated" && line["idx"].as_u64() >= marked
@@ -56,7 +60,6 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         goes_on(agent);
         assert!(agent.events("expired").is_empty());
     }
-    let spent = *rows(&pool).last().unwrap();
     let (start, restore): (Vec<_>, Vec<_>) = documented("## Disaster recovery")
         .into_iter()
         .partition(|command| command.starts_with("systemctl start"));
@@ -71,24 +74,31 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     );
     let gone = fleet.place.command(&on("device show d5")).output().unwrap();
     assert!(!gone.status.success());
+    assert_eq!(fleet.device("d2")["epoch"], 0, "it has the key of before");
+    let spent = *rows(&pool).last().unwrap();
     assert!(
         fleet.device("d1")["idx_floor"].as_u64() <= Some(spent),
-        "rows are offered once more"
+        "it knows less than the device"
     );
-    // Before gateways start.
-    assert!(fleet.gateway.is_none(), "it would go on by what it knows");
     fleet.place.run(&on("device revoke d4 --reason sold"));
-    pool.terminate();
-    fleet.place.run(&on(
-        "device enroll simulated --device d1 --rows 20 --replace --out anew",
-    ));
     start.iter().for_each(|command| fleet.step(command));
-    fleet.systemctl("start", "linewarden-gateway");
-    // Users of the backup have access, and the key-mode device goes on by itself.
+    assert!(fleet.gateway.is_some(), "it was never stopped");
+    // Users of the backup have access. The device with the newer key finds the older one, and has it replaced.
     run(fleet.asked("device list", "--token-file ada.token"));
-    let pool = fleet.agent("anew", "d1", "127.0.0.1");
-    let gateway = fleet.gateway.as_ref().unwrap();
-    gateway.wait_for("both devices", |line| line["devices"] == 2);
+    key.event("older_key");
+    key.event("key_renewed");
+    goes_on(&key);
+    assert_eq!(fleet.device("d2")["epoch"], 1);
+    // A device that runs goes on, and so does one that is started anew: no row is spent twice.
+    goes_on(&pool);
+    let mut spent = rows(&pool);
+    pool.terminate();
+    let pool = fleet.agent("devices", "d1", "127.0.0.1");
+    goes_on(&pool);
+    spent.extend(rows(&pool));
+    assert!(spent.is_sorted_by(|one, next| one < next), "{spent:?}");
+    let known = fleet.device("d1")["idx_floor"].as_u64();
+    assert!(known > spent.last().copied(), "{known:?} {spent:?}");
     let left = fs::read_dir(fleet.place.directory).unwrap();
     assert!(left.flatten().any(|file| file.file_name() == BACKUP));
     for process in [pool, key] {

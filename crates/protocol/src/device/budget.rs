@@ -31,6 +31,11 @@ impl Readings {
     pub(super) fn spend(&mut self, now_ms: u64) {
         self.full_at_ms = self.full_at_ms.max(now_ms).saturating_add(READING_INTERVAL_MS);
     }
+
+    /// The reading that was counted last was not made.
+    pub(super) fn give_back(&mut self) {
+        self.full_at_ms = self.full_at_ms.saturating_sub(READING_INTERVAL_MS);
+    }
 }
 
 /// Bounds how many rows somebody on the path can make a pool-mode device spend.

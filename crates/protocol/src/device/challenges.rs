@@ -133,6 +133,11 @@ impl Challenges {
         self.proven.get_or_insert(proven);
     }
 
+    /// Takes the one that is kept.
+    pub(super) fn take_proven(&mut self) -> Option<Proven> {
+        self.proven.take()
+    }
+
     /// Puts one in line that needs a reading, and says whether that changed anything. `ahead` is its distance from the next row
     /// of its gateway, if that is known; `request` numbers the newest copy of the REQUEST; one `is_prompt` that came soon after it.
     pub(super) fn wait(
@@ -237,7 +242,7 @@ impl Challenges {
         if let Some(row_key) = row_key {
             self.keys.keep(query(config.mode, &candidate), row_key);
         }
-        if let Some(proven) = self.proven.take() {
+        if let Some(proven) = self.take_proven() {
             return Some(proven);
         }
         if is_read {

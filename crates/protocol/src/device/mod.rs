@@ -35,7 +35,8 @@
 //!   answer given afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all, cost
 //!   no reading. Of those that need one, two wait: `challenges.rs`.
 //! * *Asked for the same row again*: yes as long as no ACK verified for it, since the RESPONSE may be lost; never
-//!   after (pool mode, per gateway, in memory).
+//!   after (pool mode, per gateway, in memory). A caller whose memory outlives this machine says what it knows:
+//!   [`Device::raise_unanswered_from`] at the start, [`Device::refuse_row`] in place of a reading.
 //! * *Own address*: behind address translation `seen_ip` is never the own address, so a device there gets no session.
 //!   It cannot tell a translator from somebody who relays its RESPONSE from an address of his own.
 
@@ -51,6 +52,7 @@ use zerocopy::byteorder::big_endian::U32;
 
 use crate::ids::{GatewayId, Mode, RowIndex, SessionId};
 use crate::keys::{RowKey, SessionKey};
+use crate::nonce::Statement;
 use crate::tag;
 use crate::ticket::{Opening, TicketRoot};
 use crate::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message, message_type};
@@ -83,6 +85,11 @@ pub struct Device {
     budget: Budget,
     readings: Readings,
     floors: Floors,
+    /// Pool mode: above every row that was ever answered.
+    unanswered_from: RowIndex,
+    /// A row was offered since the last session that was answered before.
+    has_refused: bool,
+    last_accepted: Option<(GatewayId, RowIndex)>,
     last_nonce: [u8; 16],
     last_nak: Option<NakSeen>,
     rejected_challenges: u32,
@@ -100,6 +107,9 @@ impl Device {
             budget: Budget::default(),
             readings: Readings::default(),
             floors: Floors::default(),
+            unanswered_from: RowIndex(0),
+            has_refused: false,
+            last_accepted: None,
             last_nonce: [0; 16],
             last_nak: None,
             rejected_challenges: 0,
@@ -143,7 +153,56 @@ impl Device {
         self.rejected_challenges
     }
 
-    /// Begins a handshake with a nonce from a CSPRNG (or `F(boot secret, stored counter)`).
+    /// The lowest row from which on nothing was answered, which each REQUEST of the pool mode states; 0 before the
+    /// first RESPONSE.
+    #[must_use]
+    pub fn unanswered_from(&self) -> RowIndex {
+        self.unanswered_from
+    }
+
+    /// What the next REQUEST of the pool mode states.
+    #[must_use]
+    pub fn statement(&self) -> Statement {
+        Statement {
+            unanswered_from: self.unanswered_from,
+            has_refused: self.has_refused,
+        }
+    }
+
+    /// Takes that from a memory that outlives this machine. It never falls.
+    pub fn raise_unanswered_from(&mut self, row: RowIndex) {
+        self.unanswered_from = self.unanswered_from.max(row);
+    }
+
+    /// The gateway and the row of the CHALLENGE for which the PUF is being read.
+    #[must_use]
+    pub fn offered(&self) -> Option<(GatewayId, RowIndex)> {
+        match &self.step {
+            Step::AwaitPuf { candidate, .. } => Some((
+                GatewayId(candidate.gateway_id.get()),
+                RowIndex(candidate.idx.get()),
+            )),
+            _ => None,
+        }
+    }
+
+    /// The gateway and the row of the RESPONSE that is out.
+    #[must_use]
+    pub fn answered(&self) -> Option<(GatewayId, RowIndex)> {
+        match &self.step {
+            Step::AwaitAck(answered) => Some((answered.gateway, answered.idx)),
+            _ => None,
+        }
+    }
+
+    /// The gateway and the row of the last RESPONSE whose ACK verified, also one that opened no session.
+    #[must_use]
+    pub fn last_accepted(&self) -> Option<(GatewayId, RowIndex)> {
+        self.last_accepted
+    }
+
+    /// Begins a handshake with a nonce from a CSPRNG (or `F(boot secret, stored counter)`). In pool mode four of its
+    /// bytes are replaced by [`Device::statement`].
     ///
     /// A session that lives goes on meanwhile. Returns the REQUEST, or [`Output::Postponed`] when a pool-mode device
     /// has used up its unplanned re-authentication.
@@ -157,8 +216,12 @@ impl Device {
         if nonce == [0; 16] || nonce == self.last_nonce {
             return Err(StartError::BadNonce);
         }
-        let due_ms = self.budget.earliest_start_ms(self.config.mode, now_ms);
         self.last_nonce = nonce;
+        let nonce = match self.config.mode {
+            Mode::Pool => self.statement().within(nonce),
+            Mode::Key => nonce,
+        };
+        let due_ms = self.budget.earliest_start_ms(self.config.mode, now_ms);
         self.last_nak = None;
         self.step = Step::AwaitChallenge(Pending {
             nonce,
@@ -243,6 +306,23 @@ impl Device {
             return self.respond(&proven, &pending, now_ms);
         }
         self.rejected_challenges = self.rejected_challenges.saturating_add(u32::from(is_read));
+        self.step = Step::AwaitChallenge(pending);
+        self.read_for_next(now_ms)
+    }
+
+    /// Instead of [`puf_result`](Self::puf_result): the row that is [offered](Self::offered) was answered before, as a
+    /// memory that outlives this machine knows. The CHALLENGE is dropped, and counts for no reading.
+    pub fn refuse_row(&mut self, now_ms: u64) -> Output {
+        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        let Step::AwaitPuf { mut pending, .. } = step else {
+            self.step = step;
+            return Output::None;
+        };
+        self.has_refused = true;
+        self.readings.give_back();
+        if let Some(proven) = pending.challenges.take_proven() {
+            return self.respond(&proven, &pending, now_ms);
+        }
         self.step = Step::AwaitChallenge(pending);
         self.read_for_next(now_ms)
     }
@@ -438,6 +518,10 @@ impl Device {
         };
         self.budget.spend(now_ms);
         self.readings = Readings::default();
+        if config.mode == Mode::Pool {
+            let above = RowIndex(opening.idx.0.saturating_add(1));
+            self.unanswered_from = self.unanswered_from.max(above);
+        }
         self.step = Step::AwaitAck(Answered {
             response,
             tag: message.tag,
@@ -470,6 +554,8 @@ impl Device {
         };
         // Whatever follows, the gateway has spent the row and replaced the session before.
         self.floors.raise(answered.gateway, answered.idx);
+        self.last_accepted = Some((answered.gateway, answered.idx));
+        self.has_refused = false;
         self.session = None;
         if ack.seen_ip != *local_ip {
             return Ok(self.fail(Failure::AddressChanged, &answered.nonce, now_ms));
@@ -540,12 +626,12 @@ impl Answered {
 
 /// 3/4 of the lease ± up to 1/16, by the nonce, so that a fleet started together does not renew together.
 fn renewal_after_ms(lease_ms: u64, nonce: &[u8; 16]) -> u64 {
-    let spread = u64::from(u16::from_be_bytes([nonce[8], nonce[9]]));
+    let spread = u64::from(u16::from_be_bytes([nonce[12], nonce[13]]));
     lease_ms * 11 / 16 + (lease_ms / 8) * spread / u64::from(u16::MAX)
 }
 
 /// 5, 10, 20, 40, 60 s by the failures before, less up to a quarter, by the nonce.
 fn rest_after_ms(failures: u8, nonce: &[u8; 16]) -> u64 {
     let full = (RETRY_FIRST_MS << failures.min(4)).min(RETRY_MAX_MS);
-    full - full / 4 * u64::from(nonce[10]) / 255
+    full - full / 4 * u64::from(nonce[14]) / 255
 }

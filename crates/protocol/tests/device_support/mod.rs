@@ -3,6 +3,7 @@
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Message, message_type};
 
@@ -35,7 +36,16 @@ pub fn row_key(mode: Mode, idx: u32) -> RowKey {
 pub fn nonce(number: u64) -> [u8; 16] {
     let mut nonce = [0xA0; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
-    nonce
+    // As a device states that has answered nothing.
+    Statement::default().within(nonce)
+}
+
+/// The nonce as the device's REQUEST carries it, with its statement.
+pub fn stated(device: &Device, number: u64) -> [u8; 16] {
+    match device.config().mode {
+        Mode::Pool => device.statement().within(nonce(number)),
+        Mode::Key => nonce(number),
+    }
 }
 
 /// What a gateway offers.
@@ -134,7 +144,7 @@ pub fn authenticate(device: &mut Device, number: u64, idx: u32, now_ms: u64) {
 
 /// From AwaitChallenge to AwaitAck: gives the offer's CHALLENGE and the PUF's reading; returns the RESPONSE.
 pub fn answer(device: &mut Device, offer: &Offer, number: u64, now_ms: u64) -> [u8; 64] {
-    let challenge = offer.challenge(&nonce(number));
+    let challenge = offer.challenge(&stated(device, number));
     let query = device.handle(&challenge, &LOCAL_IP, now_ms).unwrap();
     assert!(matches!(query, Output::EvaluatePuf(_)), "{query:?}");
     sent(device.puf_result(Ok(row_key(offer.mode, offer.idx)), now_ms))

@@ -14,6 +14,7 @@ use crate::enrol::Progress;
 use crate::error::{RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Builder, Connection, Value};
+use crate::storage;
 use crate::store::{Draft, Options, Registry, at, is_copied_to};
 
 /// Parameters of one statement: SQLite takes 32,766.
@@ -50,7 +51,8 @@ pub struct Copied {
 
 impl Registry {
     /// Writes a copy of everything that is committed to a place where no registry is, under the same master key; durable, and compared
-    /// with what it is a copy of, before it can be seen. Gateways go on meanwhile. `progress` counts rows, of both passes.
+    /// with what it is a copy of, before it can be seen. Gateways go on meanwhile. The copy is marked as one: the first gateway that
+    /// is served from it, wherever it lies then, ends all leases. `progress` counts rows, of both passes.
     ///
     /// # Errors
     /// Something is there already, which is never overwritten; damage that keeps a value from being what it should be; or a failure
@@ -106,6 +108,13 @@ impl Registry {
             begun => begun?,
         };
         let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
+        // Leases go on there, unless they had ended here.
+        let (is_served, _) = self.incarnation(&mut transaction).await?;
+        if is_served {
+            let there = draft.storage()?;
+            let there = there.name(draft.connection()?).await?;
+            storage::note(draft.connection()?, &there).await?;
+        }
         sql::query("UPDATE registry SET moved_to = $1")
             .bind(target.to_string())
             .execute(&mut *transaction)
@@ -278,8 +287,9 @@ mod tests {
     /// Every column of every table is copied but those that are named here, so a new one cannot be forgotten.
     #[tokio::test]
     async fn nothing_that_a_registry_holds_is_left_behind() {
-        // How gateways stood last is told anew within seconds.
-        const LEFT: [&str; 6] = [
+        // A copy is known by the storage that it does not name. How gateways stood last is told anew within seconds.
+        const LEFT: [&str; 7] = [
+            "registry.storage",
             "registry.moved_to",
             "registry.move_ended",
             "gateway_state.gateway_id",

@@ -35,6 +35,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("key_check", Bytes),
             ("revision", Integer),
             ("attest_revision", Integer),
+            ("incarnation", Integer),
         ],
     ),
     table(

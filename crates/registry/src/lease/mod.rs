@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_protocol::nonce::Statement;
 
 pub use self::state::Lease;
 use self::state::Pool;
@@ -48,6 +49,9 @@ pub struct LeaseRequest {
     pub hold: u32,
     /// How many rows, from `from` on, the gateway wants to be able to spend: where the mark goes.
     pub ahead: u32,
+    /// What the device itself states (LAP/1 1.3), if it has proven a row. Where it has answered rows above all that were ever leased,
+    /// the registry has forgotten leases.
+    pub stated: Statement,
 }
 
 /// What a gateway got.
@@ -228,6 +232,13 @@ impl Registry {
         let mac = self.record_mac();
         let mut leases = table::leases(connection, mac, fence.gateway(), devices).await?;
         let mut spares = table::spares(connection, mac, devices).await?;
+        let strangers = devices
+            .iter()
+            .copied()
+            .filter(|device| !leases.contains_key(device));
+        let put_back = self
+            .unleased_since_put_back(connection, strangers.collect())
+            .await?;
         let books = infos.into_iter().map(|(device, info)| {
             let lease = leases.remove(&device).transpose();
             let spare = spares.remove(&device).unwrap_or(Ok(Vec::new()));
@@ -239,12 +250,33 @@ impl Registry {
                     lease.map_or_else(|| Lease::none(fence, &info), |lease| lease.found_by(fence, &info));
                 let spare = spare?.into_iter().filter(|spare| spare.epoch == info.epoch);
                 let spare = spare.map(|spare| spare.rows).collect();
-                let pool = Pool { info, spare };
+                let is_put_back = put_back.contains(&device);
+                let pool = Pool {
+                    info,
+                    spare,
+                    is_put_back,
+                };
                 Ok(Entries { lease, pool, is_held })
             };
             (device, Book::new(open()))
         });
         Ok(books.collect())
+    }
+
+    /// Of these devices, those of which nobody has been leased anything since the registry was put back to an earlier state; none if it
+    /// never was.
+    async fn unleased_since_put_back(
+        &self,
+        connection: &mut Connection,
+        mut devices: HashSet<DeviceId>,
+    ) -> Result<HashSet<DeviceId>> {
+        if devices.is_empty() || self.incarnation(connection).await?.1 == 0 {
+            return Ok(HashSet::new());
+        }
+        for device in table::leased(connection, &devices).await? {
+            devices.remove(&device);
+        }
+        Ok(devices)
     }
 
     async fn write_books(&self, connection: &mut Connection, books: &HashMap<DeviceId, Book>) -> Result<()> {

@@ -3,11 +3,16 @@
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+use linewarden_protocol::nonce::Statement;
 
 use super::{Granted, LeaseRequest, Settlement};
 use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
+
+/// In how many gateways' leases the first one after a return to an earlier state leaves room: who is away from the controller, and is
+/// visited by the device meanwhile, spends none of the rows that others are given by then.
+const UNAWARE_GATEWAYS: u32 = 2;
 
 /// What a gateway holds of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub(super) struct Pool {
     pub(super) info: DeviceInfo,
     /// Below the floor, in ascending order, none touching another or the floor.
     pub(super) spare: Vec<Range<u32>>,
+    /// Nobody has been leased any of them since the registry was put back to an earlier state.
+    pub(super) is_put_back: bool,
 }
 
 impl Lease {
@@ -87,9 +94,11 @@ impl Lease {
             Mode::Pool => {
                 let of_these = u32::from(request.epoch == self.epoch);
                 let (from, received) = (request.from.0 * of_these, request.received.0 * of_these);
+                let unused = self.begin_above(pool, request);
                 self.skip_to(pool, from);
                 self.add(pool, from, received, request.hold);
                 self.raise_mark(from, request.ahead);
+                pool.put_back(unused);
                 if self.rows.is_empty() || from >= self.rows.end {
                     return Err(RegistryError::RowsExhausted {
                         device,
@@ -123,6 +132,34 @@ impl Lease {
             pool.raise_floor(from);
             pool.spare.retain(|range| range.start >= from);
         }
+    }
+
+    /// The device has answered rows that were leased to nobody, or was offered one that it has answered: its last proof was lost, or an
+    /// old copy of the registry was put back. Its lease begins above all that it has answered, and above all that was leased. Beyond the
+    /// last row there is nothing to begin with. Rows that the lease leaves behind unused.
+    fn begin_above(&mut self, pool: &mut Pool, request: &LeaseRequest) -> Range<u32> {
+        let (rows, floor) = (pool.info.indices(), pool.info.idx_floor.0);
+        let Statement {
+            unanswered_from: RowIndex(row),
+            has_refused,
+        } = request.stated;
+        let is_used = row > 0 || floor > rows.start;
+        let is_first = pool.is_put_back && is_used;
+        let is_news = row > floor || row > 0 && has_refused || is_first;
+        if !is_news || row > rows.end {
+            return 0..0;
+        }
+        let mut start = row.max(floor);
+        if is_first {
+            // Gateways that have not heard of it yet go on with rows that they had been leased above the last one that was answered.
+            let beyond = start.saturating_add(request.hold.saturating_mul(UNAWARE_GATEWAYS));
+            start = beyond.min(rows.end);
+        }
+        let unused = self.mark.0..self.rows.end;
+        self.rows = start..start;
+        self.mark.0 = start;
+        pool.raise_floor(start);
+        unused
     }
 
     fn add(&mut self, pool: &mut Pool, from: u32, received: u32, hold: u32) {

@@ -159,6 +159,17 @@ pub(super) async fn leases_of(
     rows.iter().map(|row| lease_from_row(mac, row)).collect()
 }
 
+/// Which of these are leased to anybody, or were and have given all back.
+pub(super) async fn leased(
+    connection: &mut Connection,
+    devices: &HashSet<DeviceId>,
+) -> Result<Vec<DeviceId>> {
+    let mut query = Builder::new("SELECT DISTINCT device_id FROM lease WHERE device_id IN ");
+    query.push_ids(devices.iter().copied());
+    let rows: Vec<(Stored<i64>,)> = query.build().fetch_all(connection).await?;
+    Ok(rows.iter().map(|(device,)| id_from_column(device.0)).collect())
+}
+
 /// In ascending order.
 pub(super) async fn spares(
     connection: &mut Connection,

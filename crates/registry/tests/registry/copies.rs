@@ -193,10 +193,10 @@ async fn a_copy_is_the_same_registry() {
             copy.load(DeviceId(9)).await.unwrap(),
             registry.load(DeviceId(9)).await.unwrap()
         );
-        // The next row there is the next row here.
+        // The next row there is above those that two gateways may have been given here meanwhile.
         let fence = copy.register_gateway(GatewayId(2), NOW_S).await.unwrap();
         let granted = lease(&copy, &fence, 1, 0, 2).await.unwrap();
-        assert_eq!(granted.rows, 5..7);
+        assert_eq!(granted.rows, 9..11);
         // Nothing is ever overwritten.
         let again = registry.copy_to(&target, |_| ()).await.unwrap_err();
         assert!(matches!(again, RegistryError::AlreadyExists { .. }), "{again}");
@@ -378,4 +378,81 @@ async fn a_registry_is_not_moved_onto_itself() {
     );
     registry.revoke(DeviceId(30), "lost", NOW_S).await.unwrap();
     open(&place).await.unwrap();
+}
+
+fn is_restored(answer: &Result<(), RegistryError>) -> bool {
+    matches!(answer, Err(RegistryError::Restored { .. }))
+}
+
+/// What was leased after a copy was made is not known in it. Whoever is served from it first ends all leases there, and fences of before are
+/// refused; rows begin above what gateways may have that have not heard of it. A registry that was moved goes on.
+#[tokio::test]
+async fn a_copy_ends_leases_and_refuses_the_fences_of_before() {
+    let (_directory, place) = fleet_of_40().await;
+    let registry = open(&place).await.unwrap();
+    let fence = gateway(&registry).await;
+    let granted = lease(&registry, &fence, 1, 0, 2).await.unwrap();
+    let (_elsewhere, copy) = nowhere();
+    registry.copy_to(copy.clone(), |_| ()).await.unwrap();
+    registry.verify_fence(&fence).await.unwrap();
+
+    let restored = open(&copy).await.unwrap();
+    let refused = restored.verify_fence(&fence).await;
+    assert!(is_restored(&refused), "{refused:?}");
+    let refused = lease(&restored, &fence, 1, 0, 2).await;
+    assert!(
+        matches!(refused, Err(RegistryError::Restored { .. })),
+        "{refused:?}"
+    );
+    let anew = gateway(&restored).await;
+    assert_eq!(restored.leases_of(DeviceId(1)).await.unwrap(), []);
+    assert!(is_restored(&restored.verify_fence(&fence).await));
+    let next = lease(&restored, &anew, 1, 0, 2).await.unwrap();
+    assert_eq!(
+        next.rows.start,
+        granted.rows.end + 4,
+        "two gateways hold 2 rows each"
+    );
+    let never_leased = lease(&restored, &anew, 2, 0, 2).await.unwrap();
+    assert_eq!(never_leased.rows.start, 0);
+    restored.close().await;
+    let restored = open(&copy).await.unwrap();
+    restored.verify_fence(&anew).await.unwrap();
+
+    // Another copy of the same begins another time.
+    let (_third, other) = nowhere();
+    registry.copy_to(other.clone(), |_| ()).await.unwrap();
+    let other = open(&other).await.unwrap();
+    assert_ne!(gateway(&other).await.number(), anew.number());
+
+    let (_fourth, moved) = nowhere();
+    restored.move_to(moved.clone(), |_| ()).await.unwrap();
+    let moved = open(&moved).await.unwrap();
+    moved.verify_fence(&anew).await.unwrap();
+    assert_eq!(moved.leases_of(DeviceId(1)).await.unwrap().len(), 1);
+}
+
+/// A file that somebody has copied by other means is another file.
+#[tokio::test]
+async fn a_file_put_in_the_registrys_place_is_known_as_another() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, place) = fleet_of_40().await;
+    let Location::Sqlite(path) = &place else {
+        panic!("{place}");
+    };
+    let registry = open(&place).await.unwrap();
+    let fence = gateway(&registry).await;
+    registry.close().await;
+    let content = std::fs::read(path).unwrap();
+    let registry = open(&place).await.unwrap();
+    registry.verify_fence(&fence).await.unwrap();
+    registry.close().await;
+    std::fs::remove_file(path).unwrap();
+    std::fs::write(path, content).unwrap();
+    let registry = open(&place).await.unwrap();
+    assert!(is_restored(&registry.verify_fence(&fence).await));
+    let anew = gateway(&registry).await;
+    registry.verify_fence(&anew).await.unwrap();
 }

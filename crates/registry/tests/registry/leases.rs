@@ -2,6 +2,7 @@
 
 use crate::support::{in_memory, key_device, master_key, nowhere, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     Fence, Granted, LeaseRequest, OnConflict, Registry, RegistryError, Result, Settlement,
 };
@@ -41,6 +42,7 @@ fn wish(from: u32, hold: u32, ahead: u32) -> LeaseRequest {
         received: RowIndex(0),
         hold,
         ahead,
+        stated: Statement::default(),
     }
 }
 
@@ -362,6 +364,45 @@ async fn a_gateway_that_knows_of_more_used_rows_than_the_registry_is_believed() 
         Err(RegistryError::RowsExhausted { .. })
     ));
     assert_eq!(lease(registry, one, wish(11, 1, 1)).await.unwrap().rows, 15..16);
+}
+
+/// What a device states moves its lease only where it has answered rows that the registry has leased to nobody, or was offered one that it
+/// has answered; rows of others stay theirs, and spare ones are kept.
+#[tokio::test]
+async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
+    let Site { registry, one, two } = Site::with_pool(60).await;
+    let stated = |unanswered_from, has_refused| LeaseRequest {
+        stated: Statement {
+            unanswered_from: RowIndex(unanswered_from),
+            has_refused,
+        },
+        ..wish(0, 4, 2)
+    };
+    assert_eq!(lease(&registry, &one, wish(0, 8, 2)).await.unwrap().rows, 0..8);
+    // It was at both, and has answered more than the lowest row that is free.
+    assert_eq!(settle(&registry, &one, 2, false).await.unwrap(), 6);
+    assert_eq!(lease(&registry, &two, stated(2, false)).await.unwrap().rows, 2..6);
+    assert_eq!(settle(&registry, &two, 4, false).await.unwrap(), 2);
+    // Above all that was leased: those in between are nobody's any more.
+    let granted = lease(&registry, &one, stated(20, false)).await.unwrap();
+    assert_eq!((granted.held, granted.mark.0), (20..24, 22));
+    let again = lease(&registry, &one, stated(20, false)).await.unwrap();
+    assert_eq!(again.held, 20..24, "the same again");
+    // Refused: above all that was leased, though it has answered less. What is left behind is free.
+    assert_eq!(settle(&registry, &one, 22, false).await.unwrap(), 2);
+    assert_eq!(
+        lease(&registry, &two, stated(21, false)).await.unwrap().rows,
+        22..26
+    );
+    let granted = lease(&registry, &one, stated(21, true)).await.unwrap();
+    assert_eq!(granted.held, 26..30);
+    // Beyond the pool it says nothing.
+    let Site { registry, one, .. } = Site::with_pool(10).await;
+    assert_eq!(lease(&registry, &one, stated(11, true)).await.unwrap().rows, 0..4);
+    assert!(matches!(
+        lease(&registry, &one, stated(10, true)).await,
+        Err(RegistryError::RowsExhausted { .. })
+    ));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::support::{in_memory, is_on_postgres, master_key, nowhere, record, rows};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     Credentials, Fence, Filter, LeaseRequest, Location, OnConflict, Registry, RegistryError, Revision,
     Settlement, Status,
@@ -310,6 +311,7 @@ impl World {
             received: RowIndex(before.rows.back().map_or(before.next, |last| last + 1)),
             hold: before.rows.len() as u32 + add,
             ahead,
+            stated: Statement::default(),
         };
         let answer = self.registry.lease(&fence, &[request]).await;
         if fence.number() != self.newest[&fence.gateway().0] {

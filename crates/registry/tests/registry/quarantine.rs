@@ -333,7 +333,7 @@ async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
     sql(
         &path,
         "DROP INDEX device_by_name; DROP INDEX device_revoked; DROP INDEX device_quarantined; \
-         ALTER TABLE registry DROP COLUMN moved_to; ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
+         ALTER TABLE registry DROP COLUMN incarnation; ALTER TABLE registry DROP COLUMN storage; ALTER TABLE registry DROP COLUMN moved_to; ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
          ALTER TABLE registry DROP COLUMN move_ended; ALTER TABLE registry DROP COLUMN attest_revision; DROP TABLE attest_group; DROP TABLE prover; DROP TABLE period; \
          DROP TABLE round_number; DROP TABLE attest_round; DROP TABLE appraisal; DROP TABLE evidence; \
          DROP TABLE journal; DROP TABLE api_user; DROP TABLE api_session; DROP TABLE api_answer; DROP TABLE gateway_book; \

@@ -126,11 +126,23 @@ impl Disk {
         self.drive.lock().ignores_syncs = true;
     }
 
+    /// Nobody has a file open, and somebody has put other files there, which are on the disk.
+    pub fn put_back(&self) {
+        self.drive.lock().read(&self.directory);
+    }
+
     /// Nobody has a file open. What was not synced is there, or is not; afterwards the disk is sound.
     pub fn lose_power(&self) {
         let mut state = self.drive.lock();
         let left = state.after_a_loss();
-        for name in state.names.keys().chain(state.synced_names.keys()) {
+        // What stays is the same file: a new one in its place is taken for another state of the registry.
+        let is_gone = |name: &&Vec<u8>| left.iter().all(|(stays, _)| stays != *name);
+        for name in state
+            .names
+            .keys()
+            .chain(state.synced_names.keys())
+            .filter(is_gone)
+        {
             let _ = std::fs::remove_file(self.directory.join(name_of(name)));
         }
         for (name, content) in &left {

@@ -2,7 +2,7 @@
 
 use linewarden_controller::{Knock, Link, Reception, Reported, Want};
 use linewarden_gateway::{Answer, Ask, LinkError};
-use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_registry::RegistryError;
 use rand::RngExt as _;
 
@@ -38,30 +38,39 @@ pub(super) fn failed(ask: &Ask, error: LinkError) -> Answer {
 }
 
 fn is_failure(answer: &Answer) -> bool {
-    fn has_failed<T>(result: &Result<T, LinkError>) -> bool {
-        matches!(result, Err(LinkError::Failed(_)))
-    }
+    matches!(error(answer), Some(LinkError::Failed(_)))
+}
+
+fn is_restored(answer: &Answer) -> bool {
+    matches!(error(answer), Some(LinkError::Restored(_)))
+}
+
+fn error(answer: &Answer) -> Option<&LinkError> {
     match answer {
-        Answer::Entered(result) => has_failed(result),
-        Answer::Chunk(result) => has_failed(result),
-        Answer::Rows(result) => has_failed(result),
-        Answer::Receptions(result) => has_failed(result),
-        Answer::Settled(result) => has_failed(result),
-        Answer::Reported { result, .. } => has_failed(result),
-        Answer::Changes { result, .. } => has_failed(result),
-        Answer::Judged(result) => has_failed(result),
-        Answer::Plan(result) => has_failed(result),
-        Answer::Provers(result) => has_failed(result),
-        Answer::Appraised(result) => has_failed(result),
-        Answer::ProverIds(result) => has_failed(result),
+        Answer::Entered(result) => result.as_ref().err(),
+        Answer::Chunk(result) => result.as_ref().err(),
+        Answer::Rows(result) => result.as_ref().err(),
+        Answer::Receptions(result) => result.as_ref().err(),
+        Answer::Settled(result) => result.as_ref().err(),
+        Answer::Reported { result, .. } => result.as_ref().err(),
+        Answer::Changes { result, .. } => result.as_ref().err(),
+        Answer::Judged(result) => result.as_ref().err(),
+        Answer::Plan(result) => result.as_ref().err(),
+        Answer::Provers(result) => result.as_ref().err(),
+        Answer::Appraised(result) => result.as_ref().err(),
+        Answer::ProverIds(result) => result.as_ref().err(),
     }
 }
 
 /// Who wants to be admitted.
 fn knocking(ask: &Ask) -> Vec<DeviceId> {
-    let Ask::Receive { knocks, .. } = ask else {
-        return Vec::new();
-    };
+    match ask {
+        Ask::Receive { knocks, .. } => devices_of(knocks),
+        _ => Vec::new(),
+    }
+}
+
+fn devices_of(knocks: &[Knock]) -> Vec<DeviceId> {
     let device = |knock: &Knock| knock.message[8..16].try_into().map(u64::from_be_bytes);
     knocks
         .iter()
@@ -112,6 +121,11 @@ impl World {
         let loss = is_lost.then(|| failed(&ask, lost()));
         let devices = knocking(&ask);
         let answer = self.answer(at, &link, ask);
+        if is_restored(&answer) {
+            // The next question registers it anew.
+            let process = &mut self.processes[at];
+            (process.link, process.leases, process.verifier) = (None, None, None);
+        }
         if is_failure(&answer) && !self.office.is_well() {
             self.tally.failed_answers += 1;
             // It may be durable all the same.
@@ -207,12 +221,28 @@ impl World {
                 answer
             }
             Ask::Receive { knocks, fresh } => {
+                let floor = |device: DeviceId| {
+                    let info = runtime.block_on(office.registry().get(device));
+                    info.map_or(0, |info| info.idx_floor.0)
+                };
+                let floors: Vec<u32> = devices_of(&knocks).into_iter().map(floor).collect();
                 let answer = runtime.block_on(link.receive(&knocks, fresh));
+                // Rows between what was leased and what the device says to have answered are passed over.
+                let passed_over = answer.iter().flatten().zip(floors);
+                let passed_over: Vec<(DeviceId, u32)> = passed_over
+                    .filter_map(|(reception, floor)| match reception {
+                        Reception::Admit(given) if given.mode == Mode::Pool => {
+                            Some((given.device, given.first.0.saturating_sub(floor)))
+                        }
+                        _ => None,
+                    })
+                    .collect();
                 let admitted = answer.iter().flatten().filter_map(|reception| match reception {
                     Reception::Admit(provision) => Some(provision),
                     _ => None,
                 });
                 office.promise(gateway, admitted);
+                self.leave_behind(passed_over);
                 Answer::Receptions(answer.map_err(Into::into))
             }
             Ask::Settle(_) if self.without == Some(Rule::Settling) => Answer::Settled(Ok(0)),

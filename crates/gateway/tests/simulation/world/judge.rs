@@ -1,9 +1,10 @@
 //! What must hold in every run.
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{LeaseRequest, Settlement};
 
-use super::{GATEWAYS, LOSS_MAX, RING, World};
+use super::{GATEWAYS, LOSS_MAX, RING, Rule, World};
 use crate::station::Station;
 
 impl World {
@@ -151,6 +152,13 @@ impl World {
             }
             let mut from = 0;
             let mut unspent = 0;
+            let stated = match self.without {
+                Some(Rule::Statement) => Statement::default(),
+                _ => Statement {
+                    unanswered_from: RowIndex(station.unanswered_from()),
+                    has_refused: false,
+                },
+            };
             loop {
                 let wish = LeaseRequest {
                     device: station.id,
@@ -159,6 +167,7 @@ impl World {
                     received: RowIndex(from),
                     hold: 1000,
                     ahead: 1000,
+                    stated,
                 };
                 let granted = self.runtime.block_on(registry.lease(&fence, &[wish])).unwrap();
                 let Some(granted) = granted

@@ -14,7 +14,7 @@ impl World {
         let Some(at) = self.processes.iter().position(alive) else {
             return Ok(());
         };
-        match self.rng.random_range(0..15) {
+        match self.rng.random_range(0..17) {
             0..4 => self.kill(gateway, at)?,
             4..6 => {
                 self.tally.stops += 1;
@@ -35,6 +35,7 @@ impl World {
                 self.whereabouts.forget();
             }
             12 => self.set_wall_clock(),
+            13 | 14 => self.back_up_or_restore()?,
             _ => self.trouble(),
         }
         Ok(())

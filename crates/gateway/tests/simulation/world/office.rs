@@ -11,6 +11,7 @@ use rand::RngExt as _;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use super::restore::Backup;
 use super::{Rule, World};
 use crate::disk::{Disk, Trouble};
 
@@ -37,7 +38,8 @@ struct Promises {
 pub(super) struct Office {
     registry: Registry,
     pub(super) controller: Controller,
-    path: PathBuf,
+    pub(super) path: PathBuf,
+    pub(super) backup: Option<Backup>,
     disk: Disk,
     /// After the disk: it goes last.
     _directory: TempDir,
@@ -55,7 +57,7 @@ pub(super) struct Office {
     to_revoke: Vec<DeviceId>,
 }
 
-fn key() -> MasterKey {
+pub(super) fn key() -> MasterKey {
     MasterKey::from_bytes([1; 32])
 }
 
@@ -89,6 +91,7 @@ impl Office {
             controller: Controller::new(registry.clone(), super::POLICY),
             registry,
             path,
+            backup: None,
             disk,
             _directory: directory,
             boots: 1,
@@ -143,6 +146,30 @@ impl Office {
     /// The gateway tells where it stood with the device.
     pub(super) fn release(&mut self, gateway: GatewayId, device: DeviceId) {
         self.promises.marks.remove(&(gateway, device));
+    }
+
+    /// Devices whose revocation was confirmed.
+    pub(super) fn revoked(&self) -> &[DeviceId] {
+        &self.promises.revoked
+    }
+
+    /// The registry is in an earlier state. Whoever has revoked a device since does so again.
+    pub(super) fn put_back(&mut self, revoked: &[DeviceId]) {
+        self.disk.put_back();
+        let since = self.promises.revoked.iter();
+        let since = since.filter(|device| !revoked.contains(device)).copied();
+        self.to_revoke.extend(since);
+        self.promises = Promises {
+            revoked: revoked.to_vec(),
+            ..Promises::default()
+        };
+    }
+
+    /// A new process of the controller has opened the registry.
+    pub(super) fn take(&mut self, registry: Registry) {
+        self.controller = Controller::new(registry.clone(), super::POLICY);
+        self.registry = registry;
+        self.started += 1;
     }
 
     /// Whether it answers as it should.
@@ -238,10 +265,9 @@ impl World {
     fn open(&mut self) -> Result<(), String> {
         let office = &mut self.office;
         let opened = self.runtime.block_on(Registry::open(&office.path, &key()));
-        office.registry =
+        let opened =
             opened.map_err(|error| format!("after {:?} the registry does not open: {error}", office.end))?;
-        office.controller = Controller::new(office.registry.clone(), super::POLICY);
-        office.started += 1;
+        office.take(opened);
         office.is_open = true;
         office.end = None;
         self.look_for_damage()?;
@@ -249,7 +275,7 @@ impl World {
     }
 
     /// Nothing is half done.
-    fn look_for_damage(&self) -> Result<(), String> {
+    pub(super) fn look_for_damage(&self) -> Result<(), String> {
         match self.runtime.block_on(self.office.registry.check()) {
             Ok(damaged) if damaged.is_empty() => Ok(()),
             found => Err(format!("the registry is damaged: {found:?}")),

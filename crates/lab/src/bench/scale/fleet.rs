@@ -10,6 +10,7 @@ use linewarden_dataplane::{Config, Geometry};
 use linewarden_gateway::{Answer, Clock, Node, Settings};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, halves};
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     BulkOptions, Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
@@ -170,6 +171,7 @@ async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> 
                 received: RowIndex(0),
                 hold: size.rows,
                 ahead: 0,
+                stated: Statement::default(),
             })
             .collect();
         for granted in registry.lease(&fence, &wishes).await? {

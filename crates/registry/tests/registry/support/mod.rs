@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
+use linewarden_protocol::nonce::Statement;
 use linewarden_registry::{
     BulkOptions, Credentials, DeviceRecord, Fence, Granted, LeaseRequest, Location, MasterKey, PoolRow,
     Registry, RegistryError, Result,
@@ -108,6 +109,7 @@ pub fn wish(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
         received: RowIndex(from),
         hold: count,
         ahead: count,
+        stated: Statement::default(),
     }
 }
 
