@@ -39,6 +39,8 @@ pub fn config() -> Config {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

@@ -57,6 +57,8 @@ pub(super) fn config(
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     })
 }
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::{Gateway, Handled};
 use crate::classic::p4dra::verifier::Verifier;
-use crate::frame::{self, Mac, Network, header};
+use crate::frame::{self, Mac, Network};
 use crate::verdict::{Disposition, Verdict};
 
 /// The profile as it is served (insecure; for comparison only).
@@ -36,11 +36,9 @@ impl Gateway {
         if parsed.network != Network::Other(served.ether_type) {
             return None;
         }
-        let tags = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
-        let at = size_of::<header::Ethernet>() + tags * size_of::<header::Vlan>();
         let ([dst, ..], [src, ..]) = (parsed.dst_mac, parsed.src_mac);
         let (verdict, behind) = match (dst | src) & 1 {
-            0 => served.verifier.handle(bytes.get_mut(at..)?),
+            0 => served.verifier.handle(bytes.get_mut(parsed.network_at..)?),
             _ => (Verdict::DropUnanswerable, None),
         };
         if verdict.disposition() == Disposition::Reply {

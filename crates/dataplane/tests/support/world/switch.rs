@@ -10,6 +10,7 @@ use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
 use linewarden_dataplane::{Config, Counters, DataPlane as _, DataPlaneError, Event, StoreError};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
+use linewarden_protocol::frame::{Network, Transport, parse};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
@@ -139,6 +140,31 @@ impl SwitchSide {
     }
 }
 
+/// Whether the switch, whose gate is not exact, gives the frame another verdict than the oracle's.
+fn is_judged_otherwise(frame: &[u8], verdict: Verdict) -> bool {
+    let Ok(parsed) = parse(frame) else {
+        return false;
+    };
+    let vlans = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
+    let has_priority_tag = parsed.network_at - 14 > 4 * vlans;
+    let passes_by_kind = match parsed.network {
+        Network::Arp => true,
+        Network::Other(_) => false,
+        Network::Ip(ip) => match ip.transport {
+            Transport::Membership => return true,
+            Transport::Icmpv6(kind) => [133, 135, 136].contains(&kind),
+            Transport::Udp(udp) => {
+                let ports = if ip.src.is_ipv4() { (68, 67) } else { (546, 547) };
+                (udp.src_port, udp.dst_port) == ports
+            }
+            _ => false,
+        },
+    };
+    let is_exact = [Verdict::DropGateTag, Verdict::DropGateRole, Verdict::DropGateType];
+    let passes = [Verdict::PassAlways, Verdict::PassForeign];
+    has_priority_tag || is_exact.contains(&verdict) || (passes_by_kind && !passes.contains(&verdict))
+}
+
 impl World {
     pub fn has_switch(&self) -> bool {
         self.switch.is_some()
@@ -258,6 +284,10 @@ impl World {
         let Some(side) = self.switch.as_mut().filter(|side| is_whole && !side.left_behind) else {
             return;
         };
+        if is_judged_otherwise(frame, verdict) {
+            side.left_behind = verdict == Verdict::ReplyAck;
+            return;
+        }
         assert!(side.switch.devices.send(frame));
         side.sent += 1;
         side.wins += u64::from(verdict == Verdict::ReplyAck);
