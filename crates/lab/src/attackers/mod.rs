@@ -14,7 +14,7 @@
 //! | [`forge`] | a fake gateway | the device's machine |
 //! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | lines of all named |
 //! | [`flip`] | every bit of every message turned | the line, the device's machine |
-//! | [`gate`] | a sender without a session, or in another VLAN than its session | what reached the service |
+//! | [`gate`] | a sender without a session, in the guise of what always passes too, or in another VLAN than its session | what reached the service |
 //! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, what came back, honest packets lost |
 //! | [`classic`] | the same as published, against the classic port | what came back |
 //! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
@@ -138,6 +138,8 @@ pub struct Arena<'a> {
     pub classic_port: u16,
     /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
     pub sees_frames: bool,
+    /// Its gate looks at all of what passes without a session, and knows kinds of VLAN tags.
+    pub has_exact_gate: bool,
     /// Messages of an attack that tries many; floods are twenty times as many.
     pub effort: u32,
     /// What attackers draw from.
@@ -165,6 +167,8 @@ pub enum Needs {
     Nothing,
     /// An open gate with a service behind it.
     OpenGate,
+    /// And one that is exact.
+    ExactGate,
 }
 
 /// One attack.
@@ -192,13 +196,19 @@ impl Attack {
     /// It could not be carried out; see [`AttackError`].
     pub fn run(&self, arena: &mut Arena<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
-        if self.needs == Needs::OpenGate && arena.service.is_none() {
+        let missing = match self.needs {
+            Needs::Nothing => None,
+            Needs::OpenGate | Needs::ExactGate if arena.service.is_none() => Some("the gate is off"),
+            Needs::ExactGate if !arena.has_exact_gate => Some("the gate goes by types and ports alone"),
+            Needs::OpenGate | Needs::ExactGate => None,
+        };
+        if let Some(missing) = missing {
             return Ok(AttackReport {
                 name,
                 attempts: 0,
                 successes: 0,
                 change: None,
-                skipped: Some("the gate is off"),
+                skipped: Some(missing),
             });
         }
         let tally = (self.run)(arena)?;
@@ -236,6 +246,11 @@ pub const ALL: &[Attack] = &[
         "through the gate without a session",
         Needs::OpenGate,
         gate::without_session,
+    ),
+    Attack::new(
+        "through the gate in disguise",
+        Needs::ExactGate,
+        gate::in_disguise,
     ),
     Attack::new(
         "through the gate in another VLAN",
