@@ -54,6 +54,8 @@ fn config(devices: u32) -> Config {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

@@ -42,6 +42,8 @@ fn main() {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     };
     let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
     for _ in 0..LOADS {

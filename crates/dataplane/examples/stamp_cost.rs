@@ -51,6 +51,8 @@ fn config(form: Option<Form>) -> Config {
         classic: None,
         p4dra: None,
         in_packets: form,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a data plane is configured with before it starts, and what of it may change while it runs.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::{Mac, header};
+use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::{DeviceSources, PREFIXES_MAX, Prefix, REFUSED_MAX};
 
@@ -102,6 +103,11 @@ pub struct Config {
     pub fragments: bool,
     /// The gate.
     pub gate: Gate,
+    /// Control protocols of links that pass the gate without a session, each once; none that another one's addresses belong to.
+    pub always_pass: Vec<ControlProtocol>,
+    /// DHCP servers that clients may send to past the gate beside broadcast and the link's group, at most four of each family. If there
+    /// are any of IPv4, no other one's messages pass a sealed gate to devices.
+    pub dhcp_servers: Vec<IpAddr>,
     /// NAKs a second and CPU.
     pub nak_per_s: u32,
     /// Events of wrong tags and wrong PROOFs a second and CPU; of PROOFs that nobody follows (`xdp`) as many again.
@@ -163,8 +169,13 @@ pub enum ConfigError {
     },
 }
 
-/// Below it an Ethernet type is a length (IEEE 802.3).
-const ETHER_TYPE_LEAST: u16 = 0x0600;
+/// A host's address, or the group of all DHCPv6 servers of a site (RFC 8415 7.1).
+fn may_be_dhcp_server(ip: IpAddr) -> bool {
+    let group = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, 3);
+    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    ip == group || !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
+}
+
 /// 128 MiB of memory, and up to four times that.
 const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
@@ -311,8 +322,44 @@ impl Config {
             "some".into(),
             "what passes without a gate is none of the gateway's business: set one",
         );
+        problems.extend(self.gate_problems());
         problems.extend(self.classic_problem());
         problems.extend(self.p4dra_problem());
+        problems
+    }
+
+    /// Of what passes the gate without a session.
+    fn gate_problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        let mut refuse = |field, value: String, hint| {
+            problems.push(ConfigError::Field { field, value, hint });
+        };
+        let servers = &self.dhcp_servers;
+        for v4 in [true, false] {
+            let count = servers.iter().filter(|ip| ip.is_ipv4() == v4).count();
+            if count > LOCAL_MAX {
+                refuse(
+                    "dhcp_servers",
+                    count.to_string(),
+                    "at most 4 addresses of a family",
+                );
+            }
+        }
+        if let Some(wrong) = servers.iter().find(|ip| !may_be_dhcp_server(**ip)) {
+            let hint = "the address of one server, or ff05::1:3 for all of the site";
+            refuse("dhcp_servers", wrong.to_string(), hint);
+        }
+        if self.gate == Gate::Off && !(servers.is_empty() && self.always_pass.is_empty()) {
+            let field = match servers.is_empty() {
+                true => "always_pass",
+                false => "dhcp_servers",
+            };
+            refuse(
+                field,
+                "some".into(),
+                "everything passes without a gate: set one, or leave it out",
+            );
+        }
         problems
     }
 
@@ -326,7 +373,7 @@ impl Config {
             header::ETHER_QINQ,
             header::ETHER_IPV6,
         ];
-        if p4dra.ether_type < ETHER_TYPE_LEAST || taken.contains(&p4dra.ether_type) {
+        if p4dra.ether_type < header::ETHER_TYPE_LEAST || taken.contains(&p4dra.ether_type) {
             let value = format!("{:#06x}", p4dra.ether_type);
             return field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
         }

@@ -8,6 +8,7 @@ use core::mem::offset_of;
 use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
+use linewarden_protocol::gateway::DROPPED_TYPES;
 use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
 
 /// Types that may be laid over zeroed shared memory.
@@ -74,12 +75,14 @@ pub struct Session {
     pub port: AtomicU16,
     /// MAC address as three 16-bit loads.
     pub mac: [AtomicU16; 3],
-    /// `VID | VLAN_TAGGED`; the first carries [`BOUND`].
+    /// `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] by the tag's type; the first carries [`BOUND`].
     pub vlan: [AtomicU16; 2],
 }
 
-/// Mark of a VLAN word that holds a tag, so that VID 0 differs from none.
+/// Mark of a VLAN word that holds a VLAN.
 pub const VLAN_TAGGED: u16 = 0x1000;
+/// Mark of a VLAN word whose tag is of type 0x88a8.
+pub const VLAN_SERVICE: u16 = 0x2000;
 /// Mark, in the session's first VLAN word, of a BOUND session.
 pub const BOUND: u16 = 0x8000;
 
@@ -412,6 +415,19 @@ pub struct P4draRounds {
 /// Places that a prover of `p4dra-classic` may lie in, from its hash on.
 pub const P4DRA_PROBES: usize = 16;
 
+/// Addresses of control protocols that can pass without a session.
+pub const ALWAYS_MAX: usize = 16;
+
+/// Ethernet types of the frames other than IP that the gate has dropped: [`TYPE_TAKEN`] and the type, 0 is free.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DroppedTypeCells {
+    /// By place.
+    pub types: [AtomicU64; DROPPED_TYPES],
+}
+/// Mark of a place with a type.
+pub const TYPE_TAKEN: u64 = 0x1_0000;
+
 /// `struct lw_config`: what the eBPF program is loaded with, as constants. Fields as in C; see there.
 #[derive(Debug, Clone, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
@@ -419,9 +435,15 @@ pub const P4DRA_PROBES: usize = 16;
 pub struct ProgramConfig {
     pub hash_seed: [u64; 2],
     pub local6: [[u64; 2]; 4],
+    pub dhcp6: [[u64; 2]; 4],
+    pub always: [u64; ALWAYS_MAX],
     pub local4: [u32; 4],
+    pub dhcp4: [u32; 4],
     pub local4_count: u32,
     pub local6_count: u32,
+    pub dhcp4_count: u32,
+    pub dhcp6_count: u32,
+    pub always_count: u32,
     pub gateway_id: u32,
     pub slots: u32,
     pub ring: u32,
@@ -447,7 +469,7 @@ pub struct ProgramConfig {
     pub count_work: u8,
     pub stamp: u8,
     pub frags: u8,
-    pub pad: [u8; 5],
+    pub pad: [u8; 1],
     pub crc: [[u32; 256]; 16],
 }
 
@@ -458,7 +480,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 40, SourcePrefix 32, Sources 1040, SourceBank 2080, Control 6864, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 40, SourcePrefix 32, Sources 1040, SourceBank 2080, Control 6864, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -44,6 +44,7 @@ use std::os::fd::BorrowedFd;
 
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
+use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
@@ -78,6 +79,9 @@ pub struct Capabilities {
     /// Whether it judges a message's source address, and the frame's destination MAC address, before it answers; else a session
     /// from an address that is no device's is closed once it is told of.
     pub admission: bool,
+    /// Whether its gate looks at all of what passes without a session and at what no device may send, knows lists of what passes, tells
+    /// kinds of VLAN tags apart, and lets membership reports pass (LAP/1 1.4.17); else it goes by types and ports.
+    pub exact_gate: bool,
 }
 
 impl Capabilities {
@@ -87,6 +91,16 @@ impl Capabilities {
         let asked = [
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
+            (
+                !config.always_pass.is_empty(),
+                self.exact_gate,
+                "list of what always passes",
+            ),
+            (
+                !config.dhcp_servers.is_empty(),
+                self.exact_gate,
+                "list of DHCP servers",
+            ),
             (config.provers != 0, self.attest, "PROOFs"),
             (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
             (config.classic.is_some(), self.classic, "classic profile"),
@@ -252,6 +266,13 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel.
     fn counters(&self) -> Result<Counters, DataPlaneError>;
+    /// Frames other than IP that the gate has dropped so far, by Ethernet type; `None`: it does not count them.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        Ok(None)
+    }
     /// How long accepted RESPONSEs took so far, over all CPUs and threads; `None`: nobody measures it.
     ///
     /// # Errors
@@ -350,6 +371,10 @@ pub(crate) trait StoreBacked: Send {
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
     fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
+    /// Only where there is a gate.
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        Ok(None)
+    }
     fn handling(&self) -> Result<Handling, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
@@ -459,6 +484,9 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         StoreBacked::counters(self)
+    }
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        StoreBacked::dropped_types(self)
     }
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         StoreBacked::drain_events(self, sink)

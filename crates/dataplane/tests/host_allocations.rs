@@ -104,6 +104,8 @@ fn packets_are_handled_without_the_allocator() {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     };
     let options = HostOptions {
         threads: 1,

@@ -70,6 +70,8 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

@@ -161,7 +161,7 @@ fn all_data_planes_judge_alike() {
         DropP4draProved,
         DropP4draProof,
         PassForeign,
-        DropGate,
+        DropGateType,
     ];
     let rare: Vec<_> = expected
         .iter()

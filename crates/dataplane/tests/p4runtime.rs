@@ -33,16 +33,17 @@ use support::world::attest::round;
 use support::world::switch::{DEVICES, LONG, Switch};
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
-fn is_declared(shape: &Shape) -> bool {
+fn is_declared(Group { shape, exact, .. }: &Group) -> bool {
     P4Runtime::CAPABILITIES.missing(&shape.config()).is_none()
         && shape.nak_per_s == u32::MAX
         && [0, u32::MAX].contains(&shape.miss_per_s)
         && !shape.no_bindings
+        && (!exact || P4Runtime::CAPABILITIES.exact_gate)
 }
 
 fn run(groups: Vec<Group>) {
     let mut sent = 0;
-    for group in groups.into_iter().filter(|group| is_declared(&group.shape)) {
+    for group in groups.into_iter().filter(is_declared) {
         let mut world = World::with_switch(group.shape);
         for Record {
             description,
@@ -235,6 +236,11 @@ fn frames_with_the_gate_off() {
 #[test]
 fn frames_with_the_gate_open() {
     run(records::gate::groups());
+}
+
+#[test]
+fn what_always_passes() {
+    run(records::always::groups());
 }
 
 #[test]

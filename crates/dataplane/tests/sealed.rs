@@ -11,6 +11,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, RwLock};
 
@@ -20,6 +21,7 @@ use linewarden_protocol::data::{self, Direction, Route};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::frame::{ip_bytes, parse};
+use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict::{self, *};
@@ -27,7 +29,7 @@ use linewarden_protocol::wire::{self, Message};
 
 use support::While;
 use support::device::{A, B, Held, gateway_end, sealed_frame, service_end};
-use support::shape::{LEASE_S, Shape};
+use support::shape::{DHCP_SERVER, DHCP_SERVER6, LEASE_S, Shape};
 use support::world::attest::round;
 use support::world::{World, load_xdp};
 
@@ -94,6 +96,166 @@ fn every_length_is_opened_and_sealed_as_the_oracle_does() {
 
 type Down = (&'static str, Vec<u8>, Verdict);
 
+/// From the gateway's side of the link to A's address, with the hop limit of what does not pass routers.
+fn near(from: &str) -> FrameBuilder {
+    let from = Endpoint {
+        ip: from.parse().unwrap(),
+        ..service_end(true)
+    };
+    FrameBuilder::new(from, A.end(true)).ip_fields(0, 0, 255)
+}
+
+/// What passes a sealed gate towards devices without a seal, and its likenesses.
+fn always_downwards() -> Vec<Down> {
+    let to = |from: &str, to: &str| {
+        let end = |ip: &str| Endpoint {
+            ip: ip.parse().unwrap(),
+            ..service_end(true)
+        };
+        FrameBuilder::new(end(from), end(to)).ip_fields(0, 0, 255)
+    };
+    let advertisement = |options: usize| {
+        let prefix = [[3, 4, 64, 0xc0].as_slice(), &[0; 28]].concat();
+        [&[0; 12][..], &prefix.repeat(options)].concat()
+    };
+    let solicitation = |options: usize| [&[0; 20][..], &[14, 1, 0, 0, 0, 0, 0, 0].repeat(options)].concat();
+    let dhcp = |from: &str, dst: &str, (src_port, dst_port)| {
+        let end = |ip: &str, port| Endpoint {
+            ip: ip.parse().unwrap(),
+            port,
+            ..service_end(true)
+        };
+        FrameBuilder::new(end(from, src_port), end(dst, dst_port)).udp(&[2; 300])
+    };
+    vec![
+        (
+            "a router advertisement to all",
+            to("fe80::1", "ff02::1").icmpv6(134, &advertisement(3)),
+            PassAlways,
+        ),
+        (
+            "one with sixteen options",
+            to("fe80::1", "ff02::1").icmpv6(134, &advertisement(16)),
+            PassAlways,
+        ),
+        (
+            "one with seventeen",
+            to("fe80::1", "ff02::1").icmpv6(134, &advertisement(17)),
+            DropUnsealed,
+        ),
+        (
+            "one from an address that is routed",
+            to("fd66::fe", "ff02::1").icmpv6(134, &advertisement(1)),
+            DropUnsealed,
+        ),
+        (
+            "one of 15 B",
+            to("fe80::1", "ff02::1").icmpv6(134, &[0; 11]),
+            DropUnsealed,
+        ),
+        (
+            "one that passed a router",
+            to("fe80::1", "ff02::1")
+                .ip_fields(0, 0, 254)
+                .icmpv6(134, &advertisement(1)),
+            DropUnsealed,
+        ),
+        (
+            "a neighbor solicitation of the gateway's",
+            to("fd66::fe", "fd66::1:7").icmpv6(135, &solicitation(1)),
+            PassAlways,
+        ),
+        (
+            "one from another network",
+            to("fd77::9", "fd66::1:7").icmpv6(135, &solicitation(1)),
+            DropUnsealed,
+        ),
+        (
+            "one with nine options",
+            to("fe80::1", "ff02::1:ff00:7").icmpv6(135, &solicitation(9)),
+            DropUnsealed,
+        ),
+        (
+            "DHCPv6 on the link",
+            dhcp("fe80::1", "fe80::7", (547, 546)),
+            PassAlways,
+        ),
+        (
+            "DHCPv6 of the gateway",
+            dhcp("fd66::fe", "fe80::7", (547, 546)),
+            PassAlways,
+        ),
+        (
+            "DHCPv6 from afar",
+            dhcp("fd77::10", "fe80::7", (547, 546)),
+            DropSession,
+        ),
+        ("DHCP", dhcp("10.77.0.8", "10.66.77.77", (67, 68)), PassAlways),
+        (
+            "LLDP",
+            to("fe80::1", "ff02::1").ethernet(0x88cc, &[0; 46]),
+            DropUnsealed,
+        ),
+        (
+            "a report of groups",
+            to("fe80::1", "ff02::16").ip(0, &report()),
+            DropGateExtension,
+        ),
+    ]
+}
+
+fn report() -> Vec<u8> {
+    [&[58, 0, 5, 2, 0, 0, 1, 0, 143][..], &[0; 27]].concat()
+}
+
+#[test]
+fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
+    let mut world = site(false);
+    for (name, frame, verdict) in always_downwards() {
+        assert_eq!(world.send_down(&frame).0, verdict, "{name}");
+    }
+    let mut world = World::new(Shape {
+        lists: true,
+        ..Shape::SEALED
+    });
+    let server = |from: IpAddr| {
+        let v6 = from.is_ipv6();
+        let (src, dst) = if v6 { (547, 546) } else { (67, 68) };
+        let from = Endpoint {
+            ip: from,
+            port: src,
+            ..service_end(v6)
+        };
+        FrameBuilder::new(
+            from,
+            Endpoint {
+                port: dst,
+                ..B.end(v6)
+            },
+        )
+        .udp(&[2; 300])
+    };
+    for (from, verdict) in [
+        (DHCP_SERVER, PassAlways),
+        (DHCP_SERVER6, PassAlways),
+        (gateway_end(false).ip, PassAlways),
+        ([10, 77, 0, 8].into(), DropSession),
+    ] {
+        assert_eq!(world.send_down(&server(from)).0, verdict, "{from}");
+    }
+    for protocol in ControlProtocol::ALL {
+        for (mac, ether_type) in protocol.addresses() {
+            let to = Endpoint {
+                mac: *mac,
+                ..A.end(false)
+            };
+            let builder = FrameBuilder::new(service_end(false), to);
+            let frame = builder.ethernet(if *ether_type == 0 { 46 } else { *ether_type }, &[0; 46]);
+            assert_eq!(world.send_down(&frame).0, PassAlways, "{}", protocol.name());
+        }
+    }
+}
+
 fn downwards(v6: bool) -> Vec<Down> {
     let back = || from_service(v6);
     let ports = |from: u16, to: u16| {
@@ -127,7 +289,12 @@ fn downwards(v6: bool) -> Vec<Down> {
             PassSealed,
         ),
         ("a wrong UDP checksum", changed(40, 0x10), PassSealed),
-        ("a DHCP server", ports(dhcp.0, dhcp.1), PassAlways),
+        (
+            "a DHCP server",
+            ports(dhcp.0, dhcp.1),
+            // A server of DHCPv6 is on the link, or named.
+            if v6 { PassSealed } else { PassAlways },
+        ),
         ("a DHCP client", ports(dhcp.1, dhcp.0), PassSealed),
         ("from LAP's port to LAP's port", ports(20_550, 20_550), PassSealed),
         (
@@ -190,8 +357,16 @@ fn downwards(v6: bool) -> Vec<Down> {
         cases.extend((130..140).map(|kind| {
             let always = (133..=136).contains(&kind);
             let verdict = if always { PassAlways } else { DropUnsealed };
-            ("ICMPv6", back().icmpv6(kind, &[0; 20]), verdict)
+            let body = match kind {
+                133 => 4,
+                134 => 12,
+                _ => 20,
+            };
+            ("ICMPv6", near("fe80::1").icmpv6(kind, &[0; 20][..body]), verdict)
         }));
+        cases.extend(
+            (130..140).map(|kind| ("ICMPv6, from afar", back().icmpv6(kind, &[0; 20]), DropUnsealed)),
+        );
     } else {
         let mut none = back().udp(b"reading");
         none[40..42].fill(0);

@@ -17,6 +17,7 @@ use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
+use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::sources::Prefix;
 use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
@@ -78,6 +79,12 @@ pub struct GatewaySection {
     /// The gate.
     #[serde(default)]
     pub gate: Gate,
+    /// Control protocols of links that pass a gate without a session.
+    #[serde(default, deserialize_with = "control_protocols")]
+    pub always_pass: Vec<ControlProtocol>,
+    /// DHCP servers that devices may send to past a gate without a session, beside broadcast and the link's group.
+    #[serde(default)]
+    pub dhcp_servers: Vec<IpAddr>,
     /// Sealed gate: interfaces that opened datagrams may leave by past the network stack and its filters.
     #[serde(default)]
     pub forward_to: Vec<String>,
@@ -397,6 +404,24 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     }
 }
 
+/// Names of control protocols.
+fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ControlProtocol>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    let protocol = |name: String| {
+        ControlProtocol::from_name(&name).ok_or_else(|| {
+            let known: Vec<&str> = ControlProtocol::ALL
+                .iter()
+                .map(|protocol| protocol.name())
+                .collect();
+            serde::de::Error::custom(format!(
+                "{name}: no control protocol; known are {}",
+                known.join(", ")
+            ))
+        })
+    };
+    names.into_iter().map(protocol).collect()
+}
+
 /// The mark is moved ahead when no more rows than this may be spent.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
@@ -594,6 +619,69 @@ mod tests {
             assert_eq!(path, "gateway.forward_to");
             assert!(said.contains(problem), "{said}");
         }
+    }
+
+    #[test]
+    fn what_passes_without_a_session_is_named_and_needs_a_gate() {
+        let with = |lists: &str, gate: &str| {
+            format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{REGISTRY}")
+        };
+        let open = "gate = \"open\"\n";
+        let lists = "always_pass = [\"lldp\", \"ptp\"]\ndhcp_servers = [\"10.0.0.1\", \"ff05::1:3\"]\n";
+        let resolved = parse(&with(lists, open)).resolve([0; 2], 0).unwrap();
+        assert_eq!(
+            resolved.config.always_pass,
+            [ControlProtocol::Lldp, ControlProtocol::Ptp]
+        );
+        assert_eq!(resolved.config.dhcp_servers.len(), 2);
+        for (lists, gate, field, problem) in [
+            (
+                "always_pass = [\"ptp\"]\n",
+                "",
+                "gateway.always_pass",
+                "without a gate",
+            ),
+            (
+                "dhcp_servers = [\"10.0.0.1\"]\n",
+                "",
+                "gateway.dhcp_servers",
+                "without a gate",
+            ),
+            (
+                "always_pass = [\"ptp\", \"ptp\"]\n",
+                open,
+                "gateway.always_pass",
+                "named twice",
+            ),
+            (
+                "dhcp_servers = [\"255.255.255.255\"]\n",
+                open,
+                "gateway.dhcp_servers",
+                "one server",
+            ),
+            (
+                "dhcp_servers = [\"ff02::1:2\"]\n",
+                open,
+                "gateway.dhcp_servers",
+                "one server",
+            ),
+            (
+                "dhcp_servers = [\"10.0.0.1\", \"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.5\"]\n",
+                open,
+                "gateway.dhcp_servers",
+                "at most 4",
+            ),
+        ] {
+            let (path, said) = refused(&with(lists, gate));
+            assert_eq!(path, field, "{lists}");
+            assert!(said.contains(problem), "{said}");
+        }
+        let unknown = with("always_pass = [\"goose\"]\n", open);
+        let error = toml::from_str::<GatewayConfig>(&unknown).unwrap_err().to_string();
+        assert!(
+            error.contains("goose") && error.contains("profinet-dcp"),
+            "{error}"
+        );
     }
 
     #[test]

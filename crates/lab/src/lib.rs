@@ -9,6 +9,7 @@ pub mod bench;
 pub mod burst;
 pub mod capability;
 pub mod clock;
+mod decoy;
 pub mod demo;
 pub mod fleet;
 pub mod iproute;

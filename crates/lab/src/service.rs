@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::decoy::Decoy;
 use crate::netns::NetNsError;
 use crate::topology::Lab;
 
@@ -52,6 +53,7 @@ pub struct EchoService {
     port: u16,
     /// In the service's namespace, for [`Self::fence`].
     neighbour: UdpSocket,
+    decoy: Decoy,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -69,6 +71,7 @@ impl EchoService {
             .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?
             .map_err(socket_error)?;
         neighbour.set_read_timeout(Some(NAP)).map_err(socket_error)?;
+        let decoy = lab.service.run(Decoy::open)?.map_err(socket_error)?;
         let stop = Arc::new(AtomicBool::new(false));
         let reached = Arc::new(Mutex::new(Reached::default()));
         let (stopped, noted) = (stop.clone(), reached.clone());
@@ -81,6 +84,7 @@ impl EchoService {
             reached,
             port,
             neighbour,
+            decoy,
             thread: Some(thread),
         })
     }
@@ -112,6 +116,12 @@ impl EchoService {
             }
         }
         false
+    }
+
+    /// Attackers' messages that have come since the last call as something that always passes a gate; `None` when none of one's own
+    /// arrives there within 10 s.
+    pub(crate) fn disguised(&self) -> Option<u64> {
+        self.decoy.count(&self.neighbour)
     }
 
     /// Stops it and says what reached it.

@@ -126,6 +126,7 @@ fn ready<'a>(
             classic_port: CLASSIC_PORT,
             sees_frames: true,
             judges_admission: true,
+            has_exact_gate: true,
             effort: 1000,
             rng: ChaCha20Rng::seed_from_u64(5),
         },
@@ -196,6 +197,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         Verdict::DropGate,
         Verdict::DropGatePort,
         Verdict::DropSourceNotDevice,
+        Verdict::DropGateTag,
         Verdict::ReplyAckAgain,
     ] {
         assert!(counters.get(verdict) > 0, "{verdict} was never reached");
@@ -232,6 +234,7 @@ fn the_judges_see_what_a_gullible_gateway_lets_happen() {
         "flood of spoofed RESPONSEs",
         "bit flips to the gateway",
         "through the gate without a session",
+        "through the gate in disguise",
         "through the gate in another VLAN",
         "LAP: zero tag, cold start",
         "LAP: RESPONSE replayed",

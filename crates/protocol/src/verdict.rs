@@ -60,7 +60,8 @@ pub const VERDICT_SLOTS: usize = 96;
 verdicts! {
     /// Not for the gateway, and no gate in its way: it is off, or the frame came in by a port of services.
     PassForeign = 1, Pass, "pass_foreign";
-    /// On the gate's list of what always passes (ARP, neighbour discovery, DHCP; ATTEST_REQUESTs of the gateway's own).
+    /// On the gate's list of what always passes (ARP, neighbor discovery, DHCP, what `always_pass` names; ATTEST_REQUESTs of
+    /// the gateway's own).
     PassAlways = 2, Pass, "pass_always";
     /// From a MAC address with a live bound session, through the open gate.
     PassSession = 3, Pass, "pass_session";
@@ -153,7 +154,7 @@ verdicts! {
     /// Verified, but its row may not be spent before the device's durable mark has moved; the device repeats.
     DropMark = 63, Drop, "drop_mark";
 
-    /// The gate is closed to this sender: no live bound session.
+    /// The gate is closed to the sender of an IP packet: no live bound session, or no seal.
     DropGate = 64, Drop, "drop_gate";
     /// The gate lets no fragment pass.
     DropGateFragment = 65, Drop, "drop_gate_fragment";
@@ -182,6 +183,15 @@ verdicts! {
     DropSequence = 75, Drop, "drop_sequence";
     /// The session's numbers towards the device are used up; it must authenticate anew.
     DropExhausted = 76, Drop, "drop_exhausted";
+
+    /// At a gate: behind the VLAN tags that are parsed is one more, or one of an older or another kind, by which a bridge would take
+    /// the frame elsewhere than the session is.
+    DropGateTag = 77, Drop, "drop_gate_tag";
+    /// At a gate: a router's, DHCP server's or bridge's message (router advertisement, redirect, group query, DHCP reply, BPDU), which
+    /// no device may send, with a session or without.
+    DropGateRole = 78, Drop, "drop_gate_role";
+    /// The gate is closed to the sender of a frame that is no IP packet: no live bound session, or no seal. Counted by Ethernet type.
+    DropGateType = 79, Drop, "drop_gate_type";
 
     /// Classic profile: malformed message.
     DropClassicMalformed = 80, Drop, "drop_classic_malformed";
@@ -224,7 +234,10 @@ impl Verdict {
     /// Whether P4 programs give it. Their header leaves others out, so that compiled programs stay what they are.
     #[must_use]
     pub fn is_of_p4(self) -> bool {
-        !matches!(self, Self::DropSourceNotDevice)
+        !matches!(
+            self,
+            Self::DropSourceNotDevice | Self::DropGateTag | Self::DropGateRole | Self::DropGateType
+        )
     }
 
     /// The number in counters and in the generated headers.

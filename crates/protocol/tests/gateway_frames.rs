@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::{self, Endpoint};
 use linewarden_protocol::frame::{
-    Network, Transport, Truncated, VLAN_TAGGED, ip_bytes, ip_from_bytes, parse, turn_round,
+    Network, Transport, Truncated, VLAN_SERVICE, VLAN_TAGGED, ip_bytes, ip_from_bytes, parse, turn_round,
 };
 use proptest::prelude::*;
 
@@ -76,16 +76,17 @@ proptest! {
     #[test]
     fn builder_writer_and_parser_agree(
         v6: bool,
-        vids in prop::collection::vec(0u16..4096, 0..3),
+        tags in prop::collection::vec((any::<bool>(), 1u16..4096), 0..3),
         payload in prop::collection::vec(any::<u8>(), 0..200),
         padding in prop::collection::vec(any::<u8>(), 0..8),
     ) {
-        let built = vids.iter().fold(builder(v6), |builder, vid| builder.vlan(*vid));
+        let kind = |service| if service { 0x88a8 } else { 0x8100 };
+        let built = tags.iter().fold(builder(v6), |builder, (service, vid)| builder.tag(kind(*service), *vid));
         let frame = built.padding(&padding).udp(&payload);
         assert_checksums(&frame);
         let meta = parse(&frame).unwrap().meta(9).unwrap();
         let (from, to) = (endpoint(1, v6), endpoint(2, v6));
-        let vlan = |i: usize| vids.get(i).map_or(0, |vid| vid | VLAN_TAGGED);
+        let vlan = |i: usize| tags.get(i).map_or(0, |(service, vid)| vid | VLAN_TAGGED | (u16::from(*service) * VLAN_SERVICE));
         prop_assert_eq!(meta.vlans, [vlan(0), vlan(1)]);
         prop_assert_eq!((meta.ingress, meta.src_mac, meta.dst_mac), (9, from.mac, to.mac));
         prop_assert_eq!((meta.src_ip, meta.dst_ip), (ip_bytes(from.ip), ip_bytes(to.ip)));

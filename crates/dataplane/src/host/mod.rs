@@ -144,6 +144,7 @@ impl Host {
         in_packets: false,
         // Frames for other stations do not reach a socket.
         admission: true,
+        exact_gate: false,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

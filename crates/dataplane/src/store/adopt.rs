@@ -366,6 +366,8 @@ mod tests {
             classic: None,
             p4dra: None,
             in_packets: None,
+            always_pass: Vec::new(),
+            dhcp_servers: Vec::new(),
         };
         let store = filled();
         let control = &store.regions().control[0];

@@ -11,10 +11,11 @@ use linewarden_evidence::inband::Form;
 use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
-use crate::layout::{EXPECTED, HOME_WAYS, ProgramConfig, Shared};
+use crate::layout::{ALWAYS_MAX, EXPECTED, HOME_WAYS, ProgramConfig, Shared};
 use crate::p4dra::{self, P4draRegions};
 use crate::store::provers::ProverRegions;
 use crate::store::{Region, Regions, wire_word};
+use linewarden_protocol::gateway::ControlAddress;
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
 /// Where `rng` stands in `struct lw_percpu`: behind the counters and nine words.
@@ -28,9 +29,15 @@ impl ProgramConfig {
         let mut words = Self {
             hash_seed: config.geometry.hash_seed,
             local6: [[0; 2]; 4],
+            dhcp6: [[0; 2]; 4],
+            always: [0; ALWAYS_MAX],
             local4: [0; 4],
+            dhcp4: [0; 4],
             local4_count: 0,
             local6_count: 0,
+            dhcp4_count: 0,
+            dhcp6_count: 0,
+            always_count: 0,
             gateway_id: config.gateway_id.0,
             slots: config.geometry.slots,
             ring: config.geometry.ring,
@@ -64,23 +71,23 @@ impl ProgramConfig {
                 Some(Form::Classic) => 2,
             },
             frags: u8::from(config.fragments),
-            pad: [0; 5],
+            pad: [0; 1],
             crc: crc_tables(),
         };
-        for ip in &config.local {
-            match ip {
-                IpAddr::V4(ip) => {
-                    push(
-                        &mut words.local4,
-                        &mut words.local4_count,
-                        u32::from_ne_bytes(ip.octets()),
-                    );
-                }
-                IpAddr::V6(ip) => {
-                    let halves = linewarden_protocol::keys::halves(&ip.octets()).map(wire_word);
-                    push(&mut words.local6, &mut words.local6_count, halves);
-                }
-            }
+        let own = (&mut words.local4, &mut words.local4_count);
+        push_addresses(&config.local, own, (&mut words.local6, &mut words.local6_count));
+        let servers = (&mut words.dhcp4, &mut words.dhcp4_count);
+        push_addresses(
+            &config.dhcp_servers,
+            servers,
+            (&mut words.dhcp6, &mut words.dhcp6_count),
+        );
+        let addresses = config
+            .always_pass
+            .iter()
+            .flat_map(|protocol| protocol.addresses());
+        for address in addresses {
+            push(&mut words.always, &mut words.always_count, control_key(*address));
         }
         if let Some(classic) = &config.classic {
             words.classic_identifiers = u32::try_from(classic.crps.len()).unwrap_or(u32::MAX);
@@ -104,6 +111,28 @@ fn p4dra_places(config: &Config) -> u32 {
         u32::try_from(places).ok()
     });
     table.unwrap_or(1)
+}
+
+/// A list of addresses by family.
+type Addresses<'a, T> = (&'a mut [T; 4], &'a mut u32);
+
+fn push_addresses(addresses: &[IpAddr], v4: Addresses<'_, u32>, v6: Addresses<'_, [u64; 2]>) {
+    for ip in addresses {
+        match ip {
+            IpAddr::V4(ip) => push(v4.0, v4.1, u32::from_ne_bytes(ip.octets())),
+            IpAddr::V6(ip) => {
+                let halves = linewarden_protocol::keys::halves(&ip.octets()).map(wire_word);
+                push(v6.0, v6.1, halves);
+            }
+        }
+    }
+}
+
+/// As `lw_control_key()` loads it.
+fn control_key((mac, ether_type): ControlAddress) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    let [high, low] = ether_type.to_be_bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, high, low])
 }
 
 fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {

@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use linewarden_protocol::commit;
+use linewarden_protocol::gateway::DROPPED_TYPES;
 use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
 
 use super::skeleton::gateway::types;
@@ -10,11 +11,11 @@ use super::stamp::{StampCell, StampingCell};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::handling::{HANDLING_BUCKETS, TIMED_OF};
 use crate::layout::{
-    ALTERNATE, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, ELAPSED_MAX, EXPECTED,
-    FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note, OpenRounds, P4DRA_PROBES,
-    P4draProver, P4draRound, P4draRounds, PORT_MACS, PORTS, PROVED, Port, ProgramConfig, ProverLine, RingRow,
-    Round, SOURCES, Session, SourceBank, SourcePrefix, Sources, VLAN_TAGGED, WAITING_FREE, WAITING_FULL,
-    WAITING_TAKEN, WAYS, WaitingProof,
+    ALTERNATE, ALWAYS_MAX, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, DroppedTypeCells,
+    ELAPSED_MAX, EXPECTED, FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note,
+    OpenRounds, P4DRA_PROBES, P4draProver, P4draRound, P4draRounds, PORT_MACS, PORTS, PROVED, Port,
+    ProgramConfig, ProverLine, RingRow, Round, SOURCES, Session, SourceBank, SourcePrefix, Sources,
+    VLAN_SERVICE, VLAN_TAGGED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WAYS, WaitingProof,
 };
 
 /// Lists every field of the C type: the pattern does not compile when one is left out.
@@ -68,7 +69,7 @@ fn the_mirror_of_the_layout_is_true() {
     same!(P4draRounds, lw_p4dra_rounds: lane);
     same!(
         ProgramConfig,
-        lw_config: hash_seed, local6, local4, local4_count, local6_count, gateway_id, slots, ring,
+        lw_config: hash_seed, local6, dhcp6, always, local4, dhcp4, local4_count, local6_count, dhcp4_count, dhcp6_count, always_count, gateway_id, slots, ring,
         home_mask, index_mask, bucket_mask, filter_mask, provers, prover_places, prover_all, prover_index_mask, classic_identifiers, classic_rows, p4dra_mask, lap_port,
         classic_port, p4dra_type, p4dra_controller, gate, classic_words, classic_uav, strong_order, count_work, stamp, frags, pad, crc
     );
@@ -76,6 +77,11 @@ fn the_mirror_of_the_layout_is_true() {
     same!(StampingCell, lw_stamping: slot, current, pad, counter, room);
     assert_eq!(size_of::<types::lw_home>(), HOME_WAYS * size_of::<Line>());
     assert_eq!(size_of::<types::lw_bucket>(), WAYS * 8);
+    assert_eq!(
+        size_of::<types::lw_dropped_types>(),
+        size_of::<DroppedTypeCells>()
+    );
+    assert_eq!(size_of::<types::lw_dropped>(), (DROPPED_TYPES + 1) * 8);
 }
 
 #[test]
@@ -100,6 +106,9 @@ fn the_constants_of_the_header_are_ours() {
         assert!(header.lines().any(|found| found.starts_with(&line)), "{line}");
     };
     defines("LW_VLAN_TAGGED", format!("{VLAN_TAGGED:#x}"));
+    defines("LW_VLAN_SERVICE", format!("{VLAN_SERVICE:#x}"));
+    defines("LW_ALWAYS_MAX", ALWAYS_MAX.to_string());
+    defines("LW_DROPPED_TYPES", DROPPED_TYPES.to_string());
     defines("LW_BOUND", format!("{BOUND:#x}"));
     defines("LW_PORTS", PORTS.to_string());
     defines("LW_PORT_MACS", PORT_MACS.to_string());

@@ -9,6 +9,7 @@ pub mod cipher_bench;
 #[cfg(test)]
 mod compare_test;
 pub(crate) mod config;
+mod dropped;
 mod forward;
 mod keep;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use std::sync::atomic::AtomicU64;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut, ProgramType};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
+use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::attach::{Held, has_large_frames, held, release, strays};
@@ -46,6 +48,7 @@ pub use self::keep::release_memory;
 pub use self::secure::{InsecureDirectory, insecure};
 
 use self::attach::Attachment;
+use self::dropped::DroppedPlaces;
 use self::keep::Memory;
 use self::rings::Rings;
 use self::seal::{DownCell, Seal};
@@ -81,6 +84,7 @@ pub struct Xdp {
     down: Option<Region<DownCell>>,
     /// What packets carry, if they carry anything.
     stamping: Option<Stamping>,
+    dropped: DroppedPlaces,
     seals: Vec<Seal>,
     /// Interfaces that are forwarded to.
     forwards: Vec<u32>,
@@ -222,6 +226,7 @@ impl Xdp {
             .transpose()?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
         let waiting = Waiting::map(skeleton.object(), config)?;
+        let dropped = DroppedPlaces::map(skeleton.object())?;
         let p4dra = P4draControl::new(config, |_| self::config::p4dra_regions(skeleton.object(), config))?;
         let plane = Self {
             gateway_id: config.gateway_id.0,
@@ -232,6 +237,7 @@ impl Xdp {
             p4dra,
             down,
             stamping,
+            dropped,
             seals: Vec::new(),
             forwards: Vec::new(),
             inside: Vec::new(),
@@ -423,6 +429,10 @@ impl StoreBacked for Xdp {
         let mut counters = read_counters(&self.skeleton.maps.percpu)?;
         self.waiting.count(&mut counters);
         Ok(counters)
+    }
+
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        self.dropped.counts(&self.skeleton.maps.dropped).map(Some)
     }
 
     fn handling(&self) -> Result<Handling, DataPlaneError> {

@@ -44,7 +44,7 @@ fn repeated() -> Vec<Record> {
         again(
             "again, with another priority and TTL",
             nothing,
-            |_, m| A.frame(false).tag(0x88a8, 0xe005).ip_fields(4, 9, 3).udp(m),
+            |_, m| A.frame(false).tag(0x8100, 0xe005).ip_fields(4, 9, 3).udp(m),
             ReplyAckAgain,
         ),
         again(
@@ -96,7 +96,7 @@ fn repeated() -> Vec<Record> {
         again(
             "again, from a VLAN in that VLAN",
             nothing,
-            |_, m| A.frame(false).vlan(5).vlan(0).udp(m),
+            |_, m| A.frame(false).vlan(5).vlan(1).udp(m),
             DropReplay,
         ),
         again(

@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, group, record};
+use super::{Group, Record, exact_group, group, record};
 use crate::support::device::{A, Dev, gateway_end, service_end};
 use crate::support::shape::Shape;
 use crate::support::world::World;
@@ -172,17 +172,32 @@ fn vlans() -> Vec<Record> {
                 PassForeign,
             ),
         ]);
-        records.push(record(
-            format!("{name}, BOUND RESPONSE in two VLANs"),
-            known,
-            move |w| {
-                let response = w.response(A).bound(A.mac()).bytes(A);
-                A.frame(v6).tag(0x88a8, 0xffff).tag(0x8100, 0).udp(&response)
-            },
-            ReplyAck,
-        ));
     }
     records
+}
+
+/// Sessions whose RESPONSEs came behind tags.
+fn bound_in_vlans() -> Vec<Record> {
+    let tags: [&[(u16, u16)]; 4] = [
+        &[(0x88a8, 0xffff), (0x8100, 0)],
+        &[(0x8100, 0xe000)],
+        &[(0x88a8, 0), (0x8100, 5)],
+        &[(0x8100, 6), (0x88a8, 5)],
+    ];
+    let records = V4_V6.into_iter().flat_map(|v6| {
+        tags.into_iter().map(move |tags| {
+            let packet = move |w: &World| {
+                let response = w.response(A).bound(A.mac()).bytes(A);
+                let tagged = tags
+                    .iter()
+                    .fold(A.frame(v6), |frame, (kind, tci)| frame.tag(*kind, *tci));
+                tagged.udp(&response)
+            };
+            let name = format!("{}, BOUND RESPONSE behind {tags:x?}", family(v6));
+            record(name, known, packet, ReplyAck)
+        })
+    });
+    records.collect()
 }
 
 fn ip() -> Vec<Record> {
@@ -555,5 +570,8 @@ pub fn groups() -> Vec<Group> {
         cut_off(),
         contradicting_lengths(),
     ];
-    vec![group(Shape::OFF, records.into_iter().flatten().collect())]
+    vec![
+        group(Shape::OFF, records.into_iter().flatten().collect()),
+        exact_group(Shape::OFF, bound_in_vlans()),
+    ]
 }

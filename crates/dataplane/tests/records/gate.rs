@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, group, record};
+use super::{Group, Record, exact_group, group, record};
 use crate::support::device::{A, B, gateway_end, service_end};
 use crate::support::shape::{LEASE_S, Shape};
 use crate::support::world::World;
@@ -23,7 +23,7 @@ fn in_vlans(w: &mut World) {
     w.pool(A, 0, 4);
     let response = w.response(A).bound(A.mac()).bytes(A);
     assert_eq!(
-        w.send(&A.frame(false).tag(0x88a8, 7).vlan(0).udp(&response)),
+        w.send(&A.frame(false).tag(0x88a8, 7).vlan(9).udp(&response)),
         ReplyAck
     );
 }
@@ -143,40 +143,28 @@ fn by_session() -> Vec<Record> {
             DropGate,
         ),
         open(
-            "VLAN 0 is another than none",
-            with_session,
-            through(false).vlan(0).udp(data),
-            DropGate,
-        ),
-        open(
             "a session in two VLANs",
             in_vlans,
-            through(false).tag(0x88a8, 7).vlan(0).udp(data),
+            through(false).tag(0x88a8, 7).vlan(9).udp(data),
             PassSession,
         ),
         open(
             "priority bits do not count",
             in_vlans,
-            through(false).tag(0x8100, 0xe007).tag(0x8100, 0xf000).udp(data),
+            through(false).tag(0x88a8, 0xe007).tag(0x8100, 0xf009).udp(data),
             PassSession,
         ),
         open(
             "the outer VLAN only",
             in_vlans,
-            through(false).vlan(7).udp(data),
+            through(false).tag(0x88a8, 7).udp(data),
             DropGate,
         ),
         open(
             "the VLANs the other way round",
             in_vlans,
-            through(false).vlan(0).vlan(7).udp(data),
+            through(false).tag(0x88a8, 9).vlan(7).udp(data),
             DropGate,
-        ),
-        open(
-            "a third tag is behind what is looked at",
-            in_vlans,
-            through(false).vlan(7).vlan(0).vlan(1).udp(data),
-            PassSession,
         ),
         open(
             "a session that is not BOUND",
@@ -226,74 +214,156 @@ fn by_session() -> Vec<Record> {
     ]
 }
 
-fn always() -> Vec<Record> {
-    let nobody: fn(&mut World) = |_| {};
-    let ports = |v6: bool, from: u16, to: u16| {
-        let (mut source, mut target) = (A.end(v6), service_end(v6));
-        (source.port, target.port) = (from, to);
-        FrameBuilder::new(source, target).udp(&[0; 30])
+/// In a customer's VLAN, or a service's.
+fn in_vlan(tag: u16) -> impl Fn(&mut World) {
+    move |w| {
+        w.pool(A, 0, 4);
+        let response = w.response(A).bound(A.mac()).bytes(A);
+        let frame = A.frame(false).tag(tag, 300).udp(&response);
+        assert_eq!(w.send(&frame), ReplyAck);
+    }
+}
+
+/// What VLAN tags are, of a session without VLAN, in customers' VLAN 300, or in services' VLAN 300.
+fn tags() -> Vec<Record> {
+    let data = b"a measurement";
+    let with = |given: fn(&mut World), name: &str, builder: FrameBuilder, verdict| {
+        open(name, given, builder.udp(data), verdict)
     };
+    let customer: fn(&mut World) = |w| in_vlan(0x8100)(w);
+    let service: fn(&mut World) = |w| in_vlan(0x88a8)(w);
+    let plain = || through(false);
     let mut records = vec![
-        open("ARP", nobody, through(false).arp_request(), PassAlways),
-        open(
-            "ARP in a VLAN",
-            nobody,
-            through(false).vlan(9).arp_request(),
-            PassAlways,
+        with(with_session, "a priority tag", plain().vlan(0), PassSession),
+        with(
+            with_session,
+            "a service's priority tag",
+            plain().tag(0x88a8, 0xe000),
+            PassSession,
+        ),
+        with(
+            with_session,
+            "two priority tags",
+            plain().tag(0x88a8, 0).vlan(0),
+            PassSession,
+        ),
+        with(
+            with_session,
+            "a VLAN behind a priority tag",
+            plain().vlan(0).vlan(300),
+            DropGate,
+        ),
+        with(
+            customer,
+            "the session's VLAN behind a priority tag",
+            plain().tag(0x8100, 0xa000).vlan(300),
+            PassSession,
+        ),
+        with(
+            customer,
+            "a priority tag behind the session's VLAN",
+            plain().vlan(300).vlan(0),
+            PassSession,
+        ),
+        with(customer, "no tag", plain(), DropGate),
+        with(customer, "a priority tag alone", plain().vlan(0), DropGate),
+        with(
+            customer,
+            "a customer's VLAN as a service's",
+            plain().tag(0x88a8, 300),
+            DropGate,
+        ),
+        with(customer, "a customer's VLAN", plain().vlan(300), PassSession),
+        with(
+            service,
+            "a service's VLAN as a customer's",
+            plain().vlan(300),
+            DropGate,
+        ),
+        with(service, "a service's VLAN", plain().tag(0x88a8, 300), PassSession),
+        with(
+            in_vlans,
+            "both VLANs as a customer's",
+            plain().vlan(7).vlan(9),
+            DropGate,
+        ),
+        with(
+            in_vlans,
+            "a third tag",
+            plain().tag(0x88a8, 7).vlan(9).vlan(1),
+            DropGateTag,
+        ),
+        with(
+            in_vlans,
+            "a third tag, of priority",
+            plain().tag(0x88a8, 7).vlan(9).vlan(0),
+            DropGateTag,
         ),
         open(
             "ARP behind three tags",
-            nobody,
-            through(false).vlan(1).vlan(2).vlan(3).arp_request(),
-            DropGate,
+            with_session,
+            plain().vlan(0).vlan(0).vlan(0).arp_request(),
+            DropGateTag,
         ),
         open(
-            "RARP",
-            nobody,
-            through(false).ethernet(0x8035, &[0; 28]),
-            DropGate,
+            "PROFINET behind a priority tag",
+            with_session,
+            plain().tag(0x8100, 0xc000).ethernet(0x8892, &[0x80; 46]),
+            PassSession,
         ),
-        open("DHCP", nobody, through(false).dhcp(), PassAlways),
-        open("DHCPv6", nobody, through(true).dhcp(), PassAlways),
         open(
-            "DHCP to the gateway itself",
-            nobody,
-            A.frame(false).dhcp(),
-            PassAlways,
+            "GOOSE behind a priority tag",
+            with_session,
+            plain().tag(0x8100, 0x8000).ethernet(0x88b8, &[0; 60]),
+            PassSession,
         ),
-        open("a DHCP server", nobody, ports(false, 67, 68), DropGate),
-        open("a DHCPv6 server", nobody, ports(true, 547, 546), DropGate),
-        open("DHCP's ports on IPv6", nobody, ports(true, 68, 67), DropGate),
-        open("DHCPv6's ports on IPv4", nobody, ports(false, 546, 547), DropGate),
-        open("DHCP's port from another", nobody, ports(false, 69, 67), DropGate),
         open(
-            "neighbour solicitation",
-            nobody,
-            through(true).neighbour_solicitation([7; 16]),
-            PassAlways,
+            "PROFINET without a session",
+            |_| {},
+            plain().vlan(0).ethernet(0x8892, &[0x80; 46]),
+            DropGateType,
         ),
+        open("RARP", |_| {}, plain().ethernet(0x8035, &[0; 28]), DropGateType),
         open(
             "ICMPv6's type on IPv4",
-            nobody,
-            through(false).ip(58, &[135; 24]),
+            |_| {},
+            plain().ip(58, &[135; 24]),
             DropGate,
         ),
         open(
             "ICMPv6 without a type",
-            nobody,
+            |_| {},
             through(true).ip(58, &[]),
             DropGate,
         ),
+        record(
+            "a REQUEST behind a priority tag",
+            |w| w.pool(A, 0, 2),
+            |w| A.frame(false).tag(0x8100, 0xe000).udp(&w.request(A)),
+            ReplyChallenge,
+        ),
+        record(
+            "an ACK again to a priority tag, of a session without",
+            with_session,
+            |w| {
+                A.frame(false)
+                    .vlan(0)
+                    .udp(&w.response(A).bound(A.mac()).idx(0).bytes(A))
+            },
+            ReplyAckAgain,
+        ),
     ];
-    for kind in 0..=255 {
-        let verdict = if [133, 135, 136].contains(&kind) {
-            PassAlways
-        } else {
-            DropGate
-        };
-        let frame = through(true).icmpv6(kind, &[0; 20]);
-        records.push(open(&format!("ICMPv6 type {kind}"), nobody, frame, verdict));
+    for tag in [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f] {
+        let name = format!("a tag of type {tag:#06x}");
+        records.push(with(with_session, &name, plain().tag(tag, 0), DropGateTag));
+        let name = format!("one behind a VLAN, of type {tag:#06x}");
+        records.push(with(customer, &name, plain().vlan(300).tag(tag, 5), DropGateTag));
     }
+    // More types than there are places: the rest is one.
+    records.extend((0..40u16).map(|number| {
+        let frame = plain().ethernet(0x7000 + number, &[0; 46]);
+        open(&format!("scanned type {number}"), |_| {}, frame, DropGateType)
+    }));
     records
 }
 
@@ -455,6 +525,9 @@ fn consumed() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let records = [by_session(), always(), never(), consumed()];
-    vec![group(Shape::OPEN, records.into_iter().flatten().collect())]
+    let records = [by_session(), never(), consumed()];
+    vec![
+        group(Shape::OPEN, records.into_iter().flatten().collect()),
+        exact_group(Shape::OPEN, tags()),
+    ]
 }

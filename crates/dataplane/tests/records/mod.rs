@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod again;
+pub mod always;
 pub mod attest;
 pub mod classic;
 pub mod closed;
@@ -38,6 +39,9 @@ pub struct Record {
 /// Records under one configuration.
 pub struct Group {
     pub shape: Shape,
+    /// They are of an exact gate (`Capabilities::exact_gate`).
+    #[allow(dead_code, reason = "a switch's, which not every test has")]
+    pub exact: bool,
     pub records: Vec<Record>,
 }
 
@@ -56,7 +60,19 @@ pub fn record(
 }
 
 pub fn group(shape: Shape, records: Vec<Record>) -> Group {
-    Group { shape, records }
+    Group {
+        shape,
+        exact: false,
+        records,
+    }
+}
+
+/// Of data planes whose gate is exact.
+pub fn exact_group(shape: Shape, records: Vec<Record>) -> Group {
+    Group {
+        exact: true,
+        ..group(shape, records)
+    }
 }
 
 /// The right RESPONSE of a device from its own place, BOUND or not.
@@ -88,6 +104,7 @@ pub fn all() -> Vec<Group> {
         closed::groups(),
         frame::groups(),
         gate::groups(),
+        always::groups(),
         sealed::groups(),
         classic::groups(),
         slow::groups(),

@@ -67,7 +67,7 @@ fn owned() -> Vec<Record> {
             nothing,
             |w| {
                 let response = w.response(B).bound(A.mac()).bytes(B);
-                from(|end| end.ip = B.end(false).ip).vlan(0).udp(&response)
+                from(|end| end.ip = B.end(false).ip).vlan(3).udp(&response)
             },
             ReplyAck,
         ),

@@ -307,7 +307,10 @@ fn others(foreign: Verdict) -> Vec<Record> {
     records.push(simple(
         "behind three VLAN tags",
         |w| tagged(&reply(A, &w.p4dra_ago(0), 1), 3),
-        foreign,
+        match foreign {
+            PassForeign => PassForeign,
+            _ => DropGateTag,
+        },
     ));
     records
 }
@@ -315,8 +318,8 @@ fn others(foreign: Verdict) -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     let gates = [
         (Gate::Off, PassForeign),
-        (Gate::Open, DropGate),
-        (Gate::Sealed, DropGate),
+        (Gate::Open, DropGateType),
+        (Gate::Sealed, DropGateType),
     ];
     let mut groups: Vec<Group> = gates
         .into_iter()

@@ -458,29 +458,14 @@ fn unsealed() -> Vec<Record> {
         (
             "neither IP nor ARP",
             through(false).ethernet(0x88cc, &[0; 40]),
-            DropGate,
+            DropGateType,
         ),
         ("ARP", through(false).arp_request(), PassAlways),
-        ("DHCP", through(false).dhcp(), PassAlways),
-        ("DHCPv6", through(true).dhcp(), PassAlways),
+        ("a priority tag", through(false).vlan(0).udp(b"x"), DropGate),
         (
-            "a DHCP server",
-            {
-                let (mut from, mut to) = (A.end(false), service_end(false));
-                (from.port, to.port) = (67, 68);
-                FrameBuilder::new(from, to).udp(b"x")
-            },
-            DropGate,
-        ),
-        (
-            "neighbour solicitation",
-            through(true).neighbour_solicitation([7; 16]),
-            PassAlways,
-        ),
-        (
-            "router advertisement",
-            through(true).icmpv6(134, &[0; 12]),
-            DropGate,
+            "a tag that is not parsed",
+            through(false).tag(0x9100, 7).udp(b"x"),
+            DropGateTag,
         ),
         (
             "a fragment",

@@ -1,10 +1,12 @@
 //! Configurations of the data planes under test, and the oracle's of the same meaning.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, P4dra, P4draProver, classic};
 use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic as oracle_classic;
 use linewarden_protocol::classic::p4dra;
-use linewarden_protocol::gateway::{self, Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::gateway::{self, ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
 use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::wire;
 
@@ -46,7 +48,14 @@ pub struct Shape {
     pub no_bindings: bool,
     /// What packets carry that pass the gate.
     pub in_packets: Option<Form>,
+    /// All control protocols pass the gate, and there are DHCP servers.
+    pub lists: bool,
 }
+
+/// DHCP servers of [`Shape::lists`], beside all of the site.
+pub const DHCP_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
+pub const DHCP_SERVER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9));
+const DHCP_SERVERS6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, 3));
 
 impl Shape {
     pub const OFF: Self = Self {
@@ -58,10 +67,17 @@ impl Shape {
         p4dra: false,
         no_bindings: false,
         in_packets: None,
+        lists: false,
     };
     pub const OPEN: Self = Self {
         gate: Gate::Open,
         ..Self::OFF
+    };
+
+    /// Whose operator has named what passes.
+    pub const LISTED: Self = Self {
+        lists: true,
+        ..Self::OPEN
     };
 
     /// With a slow path.
@@ -141,7 +157,19 @@ impl Shape {
                 provers: (1..=P4DRA_PROVERS).map(Dev).map(Self::p4dra_prover).collect(),
             }),
             in_packets: self.in_packets,
+            always_pass: self.always_pass(),
+            dhcp_servers: self.dhcp_servers(),
         }
+    }
+
+    fn always_pass(&self) -> Vec<ControlProtocol> {
+        let all = ControlProtocol::ALL.iter().copied();
+        all.filter(|_| self.lists).collect()
+    }
+
+    fn dhcp_servers(&self) -> Vec<IpAddr> {
+        let all = [DHCP_SERVER, DHCP_SERVER6, DHCP_SERVERS6];
+        all.into_iter().filter(|_| self.lists).collect()
     }
 
     /// `cpu` picks the random numbers of the classic profile.
@@ -154,6 +182,8 @@ impl Shape {
             },
             sources: Some(self.config().sources()),
             own_macs: Some(vec![gateway_end(false).mac]),
+            always_pass: self.always_pass(),
+            dhcp_servers: self.dhcp_servers(),
             lease_s: LEASE_S,
             nak_per_s: self.nak_per_s,
             miss_per_s: self.miss_per_s,

@@ -374,6 +374,10 @@ impl World {
         let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
         side.counted = counted;
         assert_eq!(counts, [(verdict, 1)], "xdp; oracle: {verdict}; {}", hex(frame));
+        if self.shape.gate != Gate::Off {
+            let dropped = side.xdp.dropped_types().unwrap().unwrap();
+            assert_eq!(&dropped, self.oracle.dropped_types(), "of {}", hex(frame));
+        }
         let forwarded = match (&mut self.forwarding, verdict) {
             (Some(forwarding), Verdict::PassData) => {
                 forwarding.forwarded(&self.settings.live.forward_to, out)

@@ -176,6 +176,8 @@ impl GatewayConfig {
                 Gate::Open => dataplane::Gate::Open,
                 Gate::Sealed => dataplane::Gate::Sealed,
             },
+            always_pass: section.always_pass.clone(),
+            dhcp_servers: section.dhcp_servers.clone(),
             nak_per_s: section.nak_per_s,
             alarm_per_s: section.alarm_per_s,
             miss_per_s: section.miss_per_s,
@@ -494,7 +496,10 @@ impl GatewaySection {
         }
         let addresses = self.addresses.as_deref().unwrap_or_default();
         let prefixes = self.device_prefixes.as_deref().unwrap_or_default();
+        let protocols: Vec<&str> = self.always_pass.iter().map(|protocol| protocol.name()).collect();
         for (path, repeated) in [
+            ("always_pass", repeated(&protocols)),
+            ("dhcp_servers", repeated(&self.dhcp_servers)),
             ("interfaces", repeated(&self.interfaces)),
             ("forward_to", repeated(&self.forward_to)),
             ("addresses", repeated(addresses)),

@@ -407,6 +407,7 @@ impl Node {
         self.tell_shortages();
         self.count_strays();
         self.count_stamps();
+        self.count_dropped_types();
         let counted = self.plane.counters();
         if let Ok(counters) = &counted {
             self.trail.counters(counters, false);
@@ -448,6 +449,21 @@ impl Node {
                 });
             }
             Err(error) => tracing::warn!(%error, "what packets carry cannot be counted"),
+        }
+    }
+
+    fn count_dropped_types(&mut self) {
+        match self.plane.dropped_types() {
+            Ok(None) => {}
+            Ok(Some(dropped)) => {
+                let named = dropped.nonzero().map(|(ether_type, name, frames)| {
+                    let name = name.map_or_else(|| format!("{ether_type:#06x}"), str::to_owned);
+                    (name, frames)
+                });
+                let rest = Some(("other".to_owned(), dropped.other())).filter(|(_, frames)| *frames > 0);
+                self.status.dropped_types = named.chain(rest).collect();
+            }
+            Err(error) => tracing::warn!(%error, "reading what the gate has dropped by type failed"),
         }
     }
 

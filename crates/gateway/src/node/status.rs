@@ -1,5 +1,7 @@
 //! How a node stands, for people and tests.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// Whether the controller answers.
@@ -167,6 +169,10 @@ pub struct Status {
     /// Evidence in packets; `None` where they carry nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_packets: Option<InPacketsStatus>,
+    /// Frames other than IP that the gate has dropped, by the name of their Ethernet type or its number; those that found no place of
+    /// their own are `other`. Empty where there is no gate, or it does not count them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub dropped_types: BTreeMap<String, u64>,
     /// The link to the controller.
     pub link: LinkState,
 }

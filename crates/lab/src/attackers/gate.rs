@@ -1,13 +1,15 @@
 //! Senders that want through the open gate without being entitled to.
 
-use linewarden_protocol::frame::VLAN_TAGGED;
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::header::{ETHER_QINQ, ETHER_VLAN};
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::wire::LAP_PORT;
 
 use super::flood::anywhere;
 use super::station::own;
 use super::{ATTACK_PORT, Arena, AttackError, Tally};
-use crate::address::GATEWAY;
+use crate::address::{ATTACKERS_FROM, DeviceAddress, GATEWAY, SERVICE};
+use crate::decoy::MARK;
 
 /// The service as it is reached from the devices' side, on a port of it.
 pub(super) fn service(arena: &Arena<'_>, port: Option<u16>) -> Result<Endpoint, AttackError> {
@@ -69,6 +71,52 @@ pub fn without_session(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     Ok(tally)
 }
 
+/// From MAC addresses that have no session, as what always passes: UDP with DHCP's ports to the service, and neighbor discovery with 1,400
+/// bytes of anything, with the hop limit that routers leave and with that of the link. Judged by what reaches the service's sockets.
+///
+/// # Errors
+/// See [`AttackError`].
+pub fn in_disguise(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
+    let to = service(arena, Some(67))?;
+    let (echo, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
+    let deaf = AttackError::Control("the service hears nothing at DHCP's port");
+    // What came before belongs to nobody.
+    echo.disguised().ok_or(deaf)?;
+    let mut tally = Tally::default();
+    let payload = [&MARK[..], &[0x5a; 1384]].concat();
+    for number in 0..arena.effort.min(200) {
+        let mine = own(number, 68);
+        let to6 = Endpoint {
+            ip: SERVICE.v6.into(),
+            port: 547,
+            ..to
+        };
+        let mine6 = Endpoint {
+            ip: DeviceAddress::new(ATTACKERS_FROM + number).v6().into(),
+            port: 546,
+            ..mine
+        };
+        arena.station.send(&mine, &to, &payload)?;
+        arena.station.send(&mine6, &to6, &payload)?;
+        // Four reserved bytes and a target, then no options.
+        let solicitation = [&[0u8; 4][..], &SERVICE.v6.octets(), MARK, &[0x5a; 1360]].concat();
+        for hop_limit in [64, 255] {
+            let builder = FrameBuilder::new(mine6, to6).ip_fields(0, 0, hop_limit);
+            arena.station.send_frame(&builder.icmpv6(135, &solicitation))?;
+        }
+        tally.attempts += 4;
+        if number % 32 == 31 {
+            arena.station.settle(|_| {})?;
+        }
+    }
+    arena.station.settle(|_| {})?;
+    reached_after_fence(arena)?;
+    let (echo, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
+    let deaf = AttackError::Control("the service hears nothing at DHCP's port");
+    tally.successes = echo.disguised().ok_or(deaf)?;
+    Ok(tally)
+}
+
 /// From a MAC address that has a session, but in VLANs where it has none. First the same sender without a tag must get
 /// through.
 ///
@@ -90,12 +138,22 @@ pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let before = reached(arena);
     let mut tally = Tally::default();
     let from = puppet.endpoint(ATTACK_PORT);
-    for vid in 0..64u16 {
-        for vlans in [
-            [vid | VLAN_TAGGED, 0],
-            [vid | VLAN_TAGGED, (vid + 1) | VLAN_TAGGED],
+    let customer = ETHER_VLAN;
+    for vid in 1..64u16 {
+        for tags in [
+            &[(customer, vid)][..],
+            &[(customer, vid), (customer, vid + 1)],
+            &[(ETHER_QINQ, vid)],
+            &[(customer, 0), (ETHER_QINQ, vid)],
+            &[(0x9100, vid)],
+            // A network stack takes all of these off.
+            &[(customer, 0), (customer, 0), (customer, 0)],
         ] {
-            arena.station.send_tagged(&from, &to, vlans, b"let me through")?;
+            let builder = FrameBuilder::new(from, to);
+            let tagged = tags
+                .iter()
+                .fold(builder, |frame, (kind, tci)| frame.tag(*kind, *tci));
+            arena.station.send_frame(&tagged.udp(b"let me through"))?;
             tally.attempts += 1;
         }
     }

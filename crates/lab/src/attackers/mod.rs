@@ -15,7 +15,7 @@
 //! | [`forge`] | a fake gateway | the device's machine |
 //! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | lines of all named |
 //! | [`flip`] | every bit of every message turned | the line, the device's machine |
-//! | [`gate`] | a sender without a session, or in another VLAN than its session | what reached the service |
+//! | [`gate`] | a sender without a session, in the guise of what always passes too, or in another VLAN than its session | what reached the service |
 //! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, what came back, honest packets lost |
 //! | [`classic`] | the same as published, against the classic port | what came back |
 //! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
@@ -142,6 +142,8 @@ pub struct Arena<'a> {
     pub sees_frames: bool,
     /// The data plane judges source and destination addresses of a message before it answers.
     pub judges_admission: bool,
+    /// Its gate looks at all of what passes without a session, and knows kinds of VLAN tags.
+    pub has_exact_gate: bool,
     /// Messages of an attack that tries many; floods are twenty times as many.
     pub effort: u32,
     /// What attackers draw from.
@@ -171,6 +173,8 @@ pub enum Needs {
     OpenGate,
     /// A data plane that judges addresses before it answers.
     Admission,
+    /// An open gate that is exact, with a service behind it.
+    ExactGate,
 }
 
 /// One attack.
@@ -199,7 +203,8 @@ impl Attack {
     pub fn run(&self, arena: &mut Arena<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
         let skipped = match self.needs {
-            Needs::OpenGate if arena.service.is_none() => Some("the gate is off"),
+            Needs::OpenGate | Needs::ExactGate if arena.service.is_none() => Some("the gate is off"),
+            Needs::ExactGate if !arena.has_exact_gate => Some("the gate goes by types and ports alone"),
             Needs::Admission if !arena.judges_admission => {
                 Some("the P4 program does not judge addresses; its gateway closes such a session afterwards")
             }
@@ -259,6 +264,11 @@ pub const ALL: &[Attack] = &[
         "through the gate without a session",
         Needs::OpenGate,
         gate::without_session,
+    ),
+    Attack::new(
+        "through the gate in disguise",
+        Needs::ExactGate,
+        gate::in_disguise,
     ),
     Attack::new(
         "through the gate in another VLAN",

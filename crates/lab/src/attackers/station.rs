@@ -77,19 +77,8 @@ impl Station {
 
     /// Puts a datagram on the link towards the gateway.
     pub(super) fn send(&mut self, from: &Endpoint, to: &Endpoint, payload: &[u8]) -> Result<(), AttackError> {
-        self.send_tagged(from, to, [0; 2], payload)
-    }
-
-    /// The same with VLAN tags, as in [`frame::Meta`].
-    pub(super) fn send_tagged(
-        &mut self,
-        from: &Endpoint,
-        to: &Endpoint,
-        vlans: [u16; 2],
-        payload: &[u8],
-    ) -> Result<(), AttackError> {
         self.up_batch
-            .push_with(|buffer| write::udp(buffer, from, to, vlans, payload));
+            .push_with(|buffer| write::udp(buffer, from, to, [0; 2], payload));
         self.flush_if_full()
     }
 

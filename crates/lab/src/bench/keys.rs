@@ -147,6 +147,8 @@ pub fn config(slots: u32, ring: u32) -> Config {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

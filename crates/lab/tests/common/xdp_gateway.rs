@@ -49,6 +49,8 @@ impl XdpGateway {
             classic: None,
             p4dra: None,
             in_packets: None,
+            always_pass: Vec::new(),
+            dhcp_servers: Vec::new(),
         };
         let index = lab.gateway_devices_end.index;
         let plane = lab

@@ -21,7 +21,7 @@ fn broken_configurations_are_told_with_file_line_and_field() {
         (
             format!("[gateway]\nid = 1\n{host}zzz = 5\n{registry}"),
             "error: g.toml:5:1: gateway.zzz: unknown field `zzz`, expected one of `id`, `dataplane`, `interfaces`, \
-             `addresses`, `device_prefixes`, `port`, `desk_port`, `gate`, `forward_to`, `when_gone`, `pin_directory`, `lease_s`, `slots`, `ring`, `low_rows`, `mark_block`, `link_lease_s`, `nak_per_s`, \
+             `addresses`, `device_prefixes`, `port`, `desk_port`, `gate`, `always_pass`, `dhcp_servers`, `forward_to`, `when_gone`, `pin_directory`, `lease_s`, `slots`, `ring`, `low_rows`, `mark_block`, `link_lease_s`, `nak_per_s`, \
              `alarm_per_s`, `miss_per_s`, `feed_poll_ms`, `threads`\n",
         ),
         (

@@ -13,10 +13,21 @@ pub const ETHER_VLAN: u16 = 0x8100;
 pub const ETHER_QINQ: u16 = 0x88a8;
 /// Ethernet type of IPv6.
 pub const ETHER_IPV6: u16 = 0x86dd;
+/// Ethernet types of tags that name a network or a way through bridges, and are not parsed: those that switches used before
+/// IEEE 802.1ad (0x9100, 0x9200, 0x9300), I-TAG (IEEE 802.1ah), VN-Tag, E-TAG (IEEE 802.1BR).
+pub const ETHER_TAGS: [u16; 6] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f];
+/// Below it an Ethernet type is a length (IEEE 802.3).
+pub const ETHER_TYPE_LEAST: u16 = 0x0600;
+/// IP protocol number of ICMP.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// IP protocol number of IGMP.
+pub const PROTOCOL_IGMP: u8 = 2;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 /// IP protocol number of ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
+/// IPv6 next header: hop-by-hop options.
+pub const NEXT_HOP_BY_HOP: u8 = 0;
 /// IPv6 next header: Fragment.
 pub const NEXT_FRAGMENT: u8 = 44;
 /// IPv6 next headers that are extension headers and not Fragment: hop-by-hop, routing, AH, destination options,

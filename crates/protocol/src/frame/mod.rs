@@ -13,6 +13,7 @@
 pub mod builder;
 pub mod checksum;
 pub mod header;
+mod membership;
 mod parse;
 mod reply;
 pub mod write;
@@ -22,8 +23,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use parse::{Truncated, parse};
 pub use reply::turn_round;
 
-/// In a VLAN field of [`Meta`] and of a session: a tag is present, so that VID 0 differs from no tag.
+/// In a VLAN field of [`Meta`] and of a session: there is a VLAN.
 pub const VLAN_TAGGED: u16 = 0x1000;
+/// Beside [`VLAN_TAGGED`]: a service VLAN (tag type 0x88a8, IEEE 802.1ad), not a customer's (0x8100).
+pub const VLAN_SERVICE: u16 = 0x2000;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -33,7 +36,8 @@ pub type Mac = [u8; 6];
 pub struct Meta {
     /// Interface index that the frame came in on.
     pub ingress: u32,
-    /// VLAN ids, outer first, each `VID | VLAN_TAGGED`, or 0 for no tag.
+    /// VLANs, outer first, each `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] by the tag's type; 0: none. A priority tag
+    /// (VID 0) names no VLAN (IEEE 802.1Q 9.6) and has no place here.
     pub vlans: [u16; 2],
     /// Source MAC address.
     pub src_mac: Mac,
@@ -58,6 +62,8 @@ pub struct Frame {
     pub src_mac: Mac,
     /// As in [`Meta`].
     pub vlans: [u16; 2],
+    /// Where what is behind the VLAN tags begins, bytes.
+    pub network_at: usize,
     /// What is behind the VLAN tags.
     pub network: Network,
 }
@@ -93,6 +99,8 @@ pub enum Transport {
     Fragment,
     /// IPv4 options, or an IPv6 extension header other than Fragment: not looked behind.
     Extension,
+    /// A host's report of multicast groups (IGMP, MLD), behind a router alert and nothing else.
+    Membership,
     /// A UDP datagram.
     Udp(Udp),
     /// A whole UDP header whose length contradicts the packet's; to that destination port.

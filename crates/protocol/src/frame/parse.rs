@@ -4,14 +4,16 @@ use zerocopy::FromBytes as _;
 
 use super::header::{
     self, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, NEXT_EXTENSIONS, NEXT_FRAGMENT,
-    PROTOCOL_ICMPV6, PROTOCOL_UDP,
+    NEXT_HOP_BY_HOP, PROTOCOL_ICMPV6, PROTOCOL_UDP,
 };
-use super::{Frame, Ip, Network, Transport, Udp, VLAN_TAGGED, v4, v6};
+use super::{Frame, Ip, Network, Transport, Udp, VLAN_SERVICE, VLAN_TAGGED, membership, v4, v6};
 
 /// The frame ends before its headers do, or their lengths contradict each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Truncated;
 
+/// VLAN tags that are parsed.
+const TAGS_MAX: usize = 2;
 /// MF and the fragment offset in the IPv4 header.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
@@ -24,13 +26,21 @@ pub fn parse(frame: &[u8]) -> Result<Frame, Truncated> {
     let (ethernet, _) = header::Ethernet::ref_from_prefix(frame).map_err(|_| Truncated)?;
     let mut at = size_of::<header::Ethernet>();
     let mut ether_type = ethernet.ether_type.get();
-    let mut vlans = [0; 2];
-    for vlan in &mut vlans {
-        if ether_type != ETHER_VLAN && ether_type != ETHER_QINQ {
-            break;
-        }
+    let mut vlans = [0; TAGS_MAX];
+    let mut places = vlans.iter_mut();
+    for _ in 0..TAGS_MAX {
+        let kind = match ether_type {
+            ETHER_VLAN => VLAN_TAGGED,
+            ETHER_QINQ => VLAN_TAGGED | VLAN_SERVICE,
+            _ => break,
+        };
         let tag: &header::Vlan = read(frame, at)?;
-        *vlan = tag.tci.get() & 0x0fff | VLAN_TAGGED;
+        let vid = tag.tci.get() & 0x0fff;
+        if vid != 0
+            && let Some(place) = places.next()
+        {
+            *place = vid | kind;
+        }
         ether_type = tag.ether_type.get();
         at += size_of::<header::Vlan>();
     }
@@ -44,6 +54,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame, Truncated> {
         dst_mac: ethernet.dst,
         src_mac: ethernet.src,
         vlans,
+        network_at: at,
         network,
     })
 }
@@ -61,6 +72,8 @@ fn ipv4(frame: &[u8], at: usize) -> Result<Ip, Truncated> {
     }
     let transport = if ip.fragment.get() & IPV4_FRAGMENT != 0 {
         Transport::Fragment
+    } else if membership::is_igmp(ip, frame.get(at..at + total).ok_or(Truncated)?) {
+        Transport::Membership
     } else if header_bytes != size_of::<header::Ipv4>() {
         Transport::Extension
     } else if ip.protocol == PROTOCOL_UDP {
@@ -84,8 +97,12 @@ fn ipv6(frame: &[u8], at: usize) -> Result<Ip, Truncated> {
     if version >> 4 != 6 || payload_bytes > frame.len() - payload_at {
         return Err(Truncated);
     }
+    let payload = frame
+        .get(payload_at..payload_at + payload_bytes)
+        .ok_or(Truncated)?;
     let transport = match ip.next_header {
         NEXT_FRAGMENT => Transport::Fragment,
+        NEXT_HOP_BY_HOP if membership::is_mld(ip, payload) => Transport::Membership,
         next if NEXT_EXTENSIONS.contains(&next) => Transport::Extension,
         PROTOCOL_UDP => udp(frame, payload_at, payload_bytes)?,
         PROTOCOL_ICMPV6 if payload_bytes > 0 => Transport::Icmpv6(*read::<u8>(frame, payload_at)?),

@@ -7,9 +7,10 @@ use zerocopy::byteorder::big_endian::U16;
 
 use super::checksum::{self, Sum};
 use super::header::{
-    ETHER_IPV4, ETHER_IPV6, ETHER_VLAN, Ethernet, Ipv4, Ipv6, PROTOCOL_UDP, Udp as UdpHeader, Vlan,
+    ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, Ethernet, Ipv4, Ipv6, PROTOCOL_UDP, Udp as UdpHeader,
+    Vlan,
 };
-use super::{Mac, VLAN_TAGGED};
+use super::{Mac, VLAN_SERVICE, VLAN_TAGGED};
 
 /// Time to live, or hop limit, of what is written here.
 pub const TTL: u8 = 64;
@@ -27,7 +28,7 @@ pub struct Endpoint {
 
 /// Writes an Ethernet frame with a UDP datagram to the front of `out` and returns its length.
 ///
-/// `vlans` are those of [`super::Meta`], outer first; each tag that is present is written as 802.1Q. `None` when `out` is
+/// `vlans` are those of [`super::Meta`], outer first. `None` when `out` is
 /// too small, the addresses are of two families, or the payload does not fit a packet; `out` may then be partly
 /// written.
 #[must_use]
@@ -91,8 +92,11 @@ pub(super) fn ipv6(src: [u8; 16], dst: [u8; 16], next_header: u8, body_bytes: u1
 
 fn link(writer: &mut Writer<'_>, src: Mac, dst: Mac, vlans: [u16; 2], inner: u16) -> Option<()> {
     let tags = || vlans.iter().filter(|vlan| **vlan & VLAN_TAGGED != 0);
-    let count = tags().count();
-    let next = |written: usize| U16::new(if written < count { ETHER_VLAN } else { inner });
+    let kind = |vlan: &u16| match vlan & VLAN_SERVICE {
+        0 => ETHER_VLAN,
+        _ => ETHER_QINQ,
+    };
+    let next = |written: usize| U16::new(tags().nth(written).map_or(inner, kind));
     let ethernet = Ethernet {
         dst,
         src,

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::control::ControlProtocol;
 use crate::frame::Mac;
 use crate::ids::GatewayId;
 use crate::sources::DeviceSources;
@@ -36,6 +37,11 @@ pub struct GatewayConfig {
     pub lap_port: u16,
     /// The gate.
     pub gate: Gate,
+    /// Control protocols of links that pass the gate without a session.
+    pub always_pass: Vec<ControlProtocol>,
+    /// DHCP servers that clients may send to past the gate beside broadcast and the link's group. If there are any of IPv4, no other
+    /// one's messages pass a sealed gate to devices.
+    pub dhcp_servers: Vec<IpAddr>,
     /// How long a session lasts, s.
     pub lease_s: u32,
     /// NAKs per second of the monotonic clock, and per CPU.
@@ -62,6 +68,8 @@ impl GatewayConfig {
             own_macs: Some(Vec::new()),
             lap_port: LAP_PORT,
             gate: Gate::Off,
+            always_pass: Vec::new(),
+            dhcp_servers: Vec::new(),
             lease_s: 3600,
             nak_per_s: 100,
             miss_per_s: 0,

@@ -1,20 +1,11 @@
 //! From a frame to a verdict: what is for us, what the gate lets through.
 
-use core::net::IpAddr;
-
+use super::always::{self, Way};
 use super::bindings::Key;
 use super::{Gate, Gateway, Handled};
-use crate::frame::{self, Frame, Ip, Mac, Network, Transport, Truncated, Udp};
+use crate::frame::{self, Frame, Ip, Mac, Network, Transport, Truncated, header};
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
-
-/// ICMPv6 types of neighbour discovery that a device sends (RFC 4861): router solicitation, neighbour solicitation,
-/// neighbour advertisement. Router advertisements and redirects are not a device's to send.
-const NEIGHBOUR_DISCOVERY: [u8; 3] = [133, 135, 136];
-/// UDP source and destination port of a DHCP client (RFC 2131).
-const DHCP_V4: (u16, u16) = (68, 67);
-/// UDP source and destination port of a DHCPv6 client (RFC 8415 7.2).
-const DHCP_V6: (u16, u16) = (546, 547);
 
 /// The sender of a frame, as the gate knows it.
 struct Sender {
@@ -69,7 +60,10 @@ impl Gateway {
         }
         match self.config.gate {
             Gate::Off => self.gate_off(&parsed),
-            Gate::Open | Gate::Sealed => self.gate(now, ingress, &parsed),
+            Gate::Open | Gate::Sealed => {
+                let verdict = self.gate(now, ingress, bytes, &parsed);
+                self.note_dropped(&parsed, verdict)
+            }
         }
     }
 
@@ -126,26 +120,31 @@ impl Gateway {
         }
     }
 
-    /// Nothing passes but the list and, when the gate is open, senders with a live BOUND session.
-    fn gate(&self, now: Now, ingress: u32, parsed: &Frame) -> Verdict {
-        let transport = match &parsed.network {
-            Network::Arp => return Verdict::PassAlways,
-            Network::Other(_) => None,
-            Network::Ip(ip) => Some((ip, ip.transport)),
-        };
-        match transport {
-            Some((_, Transport::UdpLength(_))) => return Verdict::DropTruncated,
-            Some((_, Transport::Fragment)) => return Verdict::DropGateFragment,
-            Some((_, Transport::Extension)) => return Verdict::DropGateExtension,
-            Some((_, Transport::Icmpv6(kind))) if NEIGHBOUR_DISCOVERY.contains(&kind) => {
-                return Verdict::PassAlways;
-            }
-            Some((ip, Transport::Udp(udp))) if is_dhcp(ip, &udp) => return Verdict::PassAlways,
-            Some((_, Transport::Udp(udp))) if udp.dst_port == self.config.lap_port => {
-                return Verdict::DropGatePort;
-            }
-            _ if self.config.gate == Gate::Sealed => return Verdict::DropGate,
-            _ => {}
+    /// Nothing passes but the list and, when the gate is open, senders with a live BOUND session. What no device may send never
+    /// passes.
+    fn gate(&self, now: Now, ingress: u32, bytes: &[u8], parsed: &Frame) -> Verdict {
+        match &parsed.network {
+            Network::Other(kind) if is_tag(*kind) => return Verdict::DropGateTag,
+            Network::Other(_) | Network::Arp => {}
+            Network::Ip(ip) => match ip.transport {
+                Transport::UdpLength(_) => return Verdict::DropTruncated,
+                Transport::Fragment => return Verdict::DropGateFragment,
+                Transport::Extension => return Verdict::DropGateExtension,
+                _ => {}
+            },
+        }
+        if always::passes(&self.config, Way::Up, bytes, parsed) {
+            return Verdict::PassAlways;
+        }
+        if always::is_no_device_s(bytes, parsed) {
+            return Verdict::DropGateRole;
+        }
+        let port = parsed.datagram().map(|(_, udp)| udp.dst_port);
+        if port == Some(self.config.lap_port) {
+            return Verdict::DropGatePort;
+        }
+        if self.config.gate == Gate::Sealed {
+            return Verdict::DropGate;
         }
         let sender = Sender {
             ingress,
@@ -153,6 +152,22 @@ impl Gateway {
             mac: parsed.src_mac,
         };
         self.sender(now, &sender)
+    }
+
+    /// Counts what is not IP and was dropped, and tells it apart from what is.
+    fn note_dropped(&mut self, parsed: &Frame, verdict: Verdict) -> Verdict {
+        let ether_type = match parsed.network {
+            Network::Ip(_) => return verdict,
+            Network::Arp => header::ETHER_ARP,
+            Network::Other(ether_type) => ether_type,
+        };
+        if verdict.disposition() == Disposition::Drop {
+            self.dropped.count(ether_type);
+        }
+        match verdict {
+            Verdict::DropGate => Verdict::DropGateType,
+            other => other,
+        }
     }
 
     /// Whether a live BOUND session covers that sender. A session whose lease is over is told apart for the
@@ -180,12 +195,9 @@ impl Gateway {
     }
 }
 
-fn is_dhcp(ip: &Ip, udp: &Udp) -> bool {
-    let ports = (udp.src_port, udp.dst_port);
-    match ip.src {
-        IpAddr::V4(_) => ports == DHCP_V4,
-        IpAddr::V6(_) => ports == DHCP_V6,
-    }
+/// A tag that is not parsed: a third one, or of a kind by which some bridge would take the frame elsewhere.
+fn is_tag(ether_type: u16) -> bool {
+    [header::ETHER_VLAN, header::ETHER_QINQ].contains(&ether_type) || header::ETHER_TAGS.contains(&ether_type)
 }
 
 /// Turns the frame round when the verdict says that its payload is a reply now.

@@ -35,9 +35,12 @@
 //! revoked. Nothing survives a crash of the machine, by LAP/1 1.4.10; user space then installs at the mark that the
 //! registry reserved ahead (1.4.6).
 
+mod always;
 mod attest;
 mod bindings;
 mod config;
+mod control;
+mod dropped;
 mod fresh;
 mod gate;
 mod line;
@@ -55,6 +58,8 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 pub use attest::{Configuration, OpenRound, Proved, ProverKeys};
 pub use config::{Gate, GatewayConfig, Live};
+pub use control::{ControlAddress, ControlProtocol, LLC};
+pub use dropped::{DROPPED_TYPES, DroppedTypes, KNOWN_TYPES};
 pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
 pub use line::{LineView, Row, SessionView};
 pub use p4dra::P4dra;
@@ -92,6 +97,7 @@ pub struct Gateway {
     /// 0: none was opened.
     last_round: RoundNumber,
     counters: [u64; VERDICT_SLOTS],
+    dropped: DroppedTypes,
 }
 
 /// A reply in place of the message that it answers.
@@ -120,6 +126,7 @@ impl Gateway {
             rounds: attest::Lanes::default(),
             last_round: RoundNumber(0),
             counters: [0; VERDICT_SLOTS],
+            dropped: DroppedTypes::default(),
         }
     }
 
@@ -171,6 +178,12 @@ impl Gateway {
     #[must_use]
     pub fn counters(&self) -> &[u64; VERDICT_SLOTS] {
         &self.counters
+    }
+
+    /// Frames other than IP that the gate has dropped, by Ethernet type.
+    #[must_use]
+    pub fn dropped_types(&self) -> &DroppedTypes {
+        &self.dropped
     }
 
     /// Loses everything that memory held, as a crash of the machine does; only the configuration is read again.

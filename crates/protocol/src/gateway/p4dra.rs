@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::{Gateway, Handled};
 use crate::classic::p4dra::verifier::Verifier;
-use crate::frame::{self, Mac, Network, header};
+use crate::frame::{self, Mac, Network};
 use crate::verdict::{Disposition, Verdict};
 
 /// The profile as it is served (insecure; for comparison only).
@@ -39,10 +39,8 @@ impl Gateway {
         if parsed.network != Network::Other(served.ether_type) {
             return None;
         }
-        let tags = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
-        let at = size_of::<header::Ethernet>() + tags * size_of::<header::Vlan>();
         let (verdict, behind) = match frame::is_group(&parsed.dst_mac) || frame::is_group(&parsed.src_mac) {
-            false => served.verifier.handle(bytes.get_mut(at..)?),
+            false => served.verifier.handle(bytes.get_mut(parsed.network_at..)?),
             true => (Verdict::DropUnanswerable, None),
         };
         if verdict.disposition() == Disposition::Reply {

@@ -8,6 +8,7 @@ use core::ops::Range;
 use zerocopy::FromBytes as _;
 use zerocopy::byteorder::big_endian::U16;
 
+use super::always::{self, Way};
 use super::bindings::Key;
 use super::line::Line;
 use super::{Gate, Gateway};
@@ -19,13 +20,6 @@ use crate::ids::{DeviceId, Suite};
 use crate::time::Now;
 use crate::verdict::Verdict;
 use crate::wire::{self, DATA_HEADER_BYTES, MAGIC, Message, VERSION, message_type};
-
-/// ICMPv6 types of neighbour discovery that a router sends (RFC 4861): those of a device, and router advertisement.
-const NEIGHBOUR_DISCOVERY: Range<u8> = 133..137;
-/// UDP source and destination port of a DHCP server (RFC 2131).
-const DHCP_V4: (u16, u16) = (67, 68);
-/// UDP source and destination port of a DHCPv6 server (RFC 8415 7.2).
-const DHCP_V6: (u16, u16) = (547, 546);
 
 /// What became of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,7 +135,7 @@ impl Gateway {
     }
 
     fn seal_down(&mut self, now: Now, mtu: usize, segments: bool, bytes: &[u8]) -> Result<Vec<u8>, Verdict> {
-        let (ip, udp) = sealable(bytes)?;
+        let (ip, udp) = self.sealable(bytes)?;
         if self.is_own_request(bytes, &ip, &udp) {
             return Err(Verdict::PassAlways);
         }
@@ -177,6 +171,23 @@ impl Gateway {
         )
         .map_err(|_| Verdict::DropTooBig)?;
         insert(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
+    }
+
+    /// The datagram of a frame towards a device, or what becomes of the frame if it is none.
+    fn sealable(&self, bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
+        let parsed = frame::parse(bytes).map_err(|_| Verdict::DropTruncated)?;
+        if let Network::Ip(ip) = parsed.network {
+            match ip.transport {
+                Transport::UdpLength(_) => return Err(Verdict::DropTruncated),
+                Transport::Fragment => return Err(Verdict::DropGateFragment),
+                Transport::Extension | Transport::Membership => return Err(Verdict::DropGateExtension),
+                _ => {}
+            }
+        }
+        if always::passes(&self.config, Way::Down, bytes, &parsed) {
+            return Err(Verdict::PassAlways);
+        }
+        parsed.datagram().ok_or(Verdict::DropUnsealed)
     }
 
     /// An ATTEST_REQUEST of the gateway's own has a tag of its own, and goes to devices without a session, too.
@@ -234,7 +245,7 @@ fn channel(line: &Line, device: DeviceId) -> Option<Channel<'_>> {
 }
 
 /// Where the IP packet ends in the frame, by its own length.
-fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
+pub(super) fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
     let rest = bytes.get(ip.at..)?;
     let length = match ip.src {
         IpAddr::V4(_) => usize::from(header::Ipv4::ref_from_prefix(rest).ok()?.0.total_length.get()),
@@ -244,29 +255,6 @@ fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
         }
     };
     Some(ip.at + length)
-}
-
-/// The datagram of a frame towards a device, or what becomes of the frame if it is none.
-fn sealable(bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
-    let parsed = frame::parse(bytes).map_err(|_| Verdict::DropTruncated)?;
-    let ip = match parsed.network {
-        Network::Arp => return Err(Verdict::PassAlways),
-        Network::Other(_) => return Err(Verdict::DropUnsealed),
-        Network::Ip(ip) => ip,
-    };
-    let udp = match ip.transport {
-        Transport::UdpLength(_) => return Err(Verdict::DropTruncated),
-        Transport::Fragment => return Err(Verdict::DropGateFragment),
-        Transport::Extension => return Err(Verdict::DropGateExtension),
-        Transport::Icmpv6(kind) if NEIGHBOUR_DISCOVERY.contains(&kind) => return Err(Verdict::PassAlways),
-        Transport::Icmpv6(_) | Transport::Other(_) => return Err(Verdict::DropUnsealed),
-        Transport::Udp(udp) => udp,
-    };
-    let dhcp = if ip.src.is_ipv4() { DHCP_V4 } else { DHCP_V6 };
-    if (udp.src_port, udp.dst_port) == dhcp {
-        return Err(Verdict::PassAlways);
-    }
-    Ok((ip, udp))
 }
 
 /// Takes the LAP header out: everything before it moves behind by its length. Returns where the frame lies then. What

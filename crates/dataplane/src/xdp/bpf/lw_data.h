@@ -339,7 +339,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 		return verdict;
 	__u32 is6 = f->is6, length = f->payload_length;
 	/* By the tags: pointers would have to be subtracted, which the kernel's verifier forbids where clang does it. */
-	__u32 ip_at = sizeof(struct lw_eth) + (!!f->vlan[0] + !!f->vlan[1]) * sizeof(struct lw_vlan);
+	__u32 ip_at = sizeof(struct lw_eth) + f->tags * sizeof(struct lw_vlan);
 
 	verdict = lw_data_up(c->xdp, ip_at, is6, length);
 	if (verdict != LW_PASS_DATA)
@@ -366,7 +366,7 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 		return lw_to_p4dra(c);
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
-	return verdict ? verdict : LW_DROP_GATE;
+	return lw_note_dropped(c, kind, verdict ? verdict : LW_DROP_GATE);
 }
 
 static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)

@@ -3,21 +3,8 @@
 #ifndef LW_GATE_H
 #define LW_GATE_H
 
+#include "lw_always.h"
 #include "lw_lap.h"
-
-/* Neighbour discovery and DHCP of devices, which must work before they authenticate. ARP is a kind of its own. */
-static __always_inline int lw_passes_always(const struct lw_frame *f, enum lw_kind kind)
-{
-	if (kind == LW_KIND_ARP)
-		return 1;
-	if (kind == LW_KIND_IP) /* router solicitation, neighbour solicitation and advertisement */
-		return f->icmp6_type == 133 || f->icmp6_type == 135 || f->icmp6_type == 136;
-	if (kind != LW_KIND_UDP)
-		return 0;
-	if (!f->is6)
-		return f->udp->src == bpf_htons(68) && f->udp->dst == bpf_htons(67);
-	return f->udp->src == bpf_htons(546) && f->udp->dst == bpf_htons(547);
-}
 
 /* What the gate says of a sender by one entry of the binding table: 0 when the entry does not mean the sender. */
 static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw_key *key, __u32 now_s)
@@ -85,23 +72,32 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 		return LW_DROP_TRUNCATED;
 	case LW_KIND_FRAGMENT:
 		return LW_DROP_GATE_FRAGMENT;
-	case LW_KIND_EXTENSION:
-		return LW_DROP_GATE_EXTENSION;
 	default:
 		break;
 	}
-	if (lw_passes_always(&c->frame, kind))
-		return LW_PASS_ALWAYS;
-	if (kind == LW_KIND_UDP && c->frame.udp->dst == cfg.lap_port)
-		return LW_DROP_GATE_PORT;
-	return 0;
+	if (lw_is_on_list(&c->frame, kind)) {
+		enum lw_verdict verdict = lw_gate_list(c->xdp);
+
+		if (verdict)
+			return verdict;
+	}
+	return kind == LW_KIND_UDP && c->frame.udp->dst == cfg.lap_port ? LW_DROP_GATE_PORT : 0;
+}
+
+/* Counts what is not IP and was dropped, and tells it apart from what is. */
+static __always_inline enum lw_verdict lw_note_dropped(struct lw_ctx *c, enum lw_kind kind, enum lw_verdict verdict)
+{
+	if (verdict < 32 || (kind != LW_KIND_ARP && kind != LW_KIND_OTHER))
+		return verdict;
+	lw_drop_type(bpf_ntohs(c->frame.type));
+	return verdict == LW_DROP_GATE ? LW_DROP_GATE_TYPE : verdict;
 }
 
 static __always_inline enum lw_verdict lw_gate(struct lw_ctx *c, enum lw_kind kind)
 {
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
-	return verdict ? verdict : lw_sender(c);
+	return lw_note_dropped(c, kind, verdict ? verdict : lw_sender(c));
 }
 
 #endif

@@ -57,9 +57,10 @@ struct lw_session {
 	__u32 ingress; /* ifindex that the session is bound to */
 	__u16 port; /* UDP source port, as on the wire */
 	__u8 mac[6];
-	__u16 vlan[2]; /* VID | LW_VLAN_TAGGED; vlan[0] carries LW_BOUND */
+	__u16 vlan[2]; /* VID | LW_VLAN_TAGGED, with LW_VLAN_SERVICE; vlan[0] carries LW_BOUND */
 };
 #define LW_VLAN_TAGGED 0x1000
+#define LW_VLAN_SERVICE 0x2000 /* its tag is of type 0x88a8, not 0x8100 */
 #define LW_BOUND 0x8000
 
 /*
@@ -245,14 +246,22 @@ enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
 enum lw_stamp_form { LW_STAMP_NONE = 0, LW_STAMP_DEFAULT = 1, LW_STAMP_CLASSIC = 2 };
 
 #define LW_LOCAL_MAX 4
+#define LW_ALWAYS_MAX 16
+#define LW_DROPPED_TYPES 40
 
 /* Fixed when the program is loaded, so that the kernel's verifier removes what is not configured. */
 struct lw_config {
 	__u64 hash_seed[2];
 	__u64 local6[LW_LOCAL_MAX][2]; /* the gateway's own addresses, as on the wire */
+	__u64 dhcp6[LW_LOCAL_MAX][2]; /* DHCP servers, likewise */
+	__u64 always[LW_ALWAYS_MAX]; /* what passes without a session: see lw_control_key() */
 	__u32 local4[LW_LOCAL_MAX];
+	__u32 dhcp4[LW_LOCAL_MAX];
 	__u32 local4_count;
 	__u32 local6_count;
+	__u32 dhcp4_count;
+	__u32 dhcp6_count;
+	__u32 always_count;
 	__u32 gateway_id;
 	__u32 slots;
 	__u32 ring; /* rows per slot */
@@ -278,7 +287,7 @@ struct lw_config {
 	__u8 count_work;
 	__u8 stamp; /* enum lw_stamp_form */
 	__u8 frags; /* 1: a frame may go on in fragments, behind what is mapped */
-	__u8 pad[5];
+	__u8 pad[1];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 

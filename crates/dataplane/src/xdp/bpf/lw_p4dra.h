@@ -145,7 +145,7 @@ static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct
 {
 	struct lw_p4dra_reply *m = (struct lw_p4dra_reply *)f->payload;
 	__u32 length = lw_room(f, f->payload);
-	__u32 at = sizeof(struct lw_eth) + (!!f->vlan[0] + !!f->vlan[1]) * sizeof(struct lw_vlan);
+	__u32 at = sizeof(struct lw_eth) + f->tags * sizeof(struct lw_vlan);
 
 	if (!lw_is_between_hosts(f))
 		return LW_DROP_UNANSWERABLE;

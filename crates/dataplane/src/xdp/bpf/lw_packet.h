@@ -17,6 +17,8 @@
 #define LW_ETH_P_8021Q bpf_htons(0x8100)
 #define LW_ETH_P_8021AD bpf_htons(0x88a8)
 #define LW_ETH_P_IPV6 bpf_htons(0x86dd)
+#define LW_PROTO_ICMP 1
+#define LW_PROTO_IGMP 2
 #define LW_PROTO_UDP 17
 #define LW_PROTO_ICMPV6 58
 #define LW_PROTO_FRAGMENT 44
@@ -76,13 +78,15 @@ struct lw_frame {
 	struct lw_ip4 *ip4; /* or */
 	struct lw_ip6 *ip6;
 	struct lw_udp *udp;
-	__u8 *payload; /* of UDP or of p4dra-classic */
+	__u8 *payload; /* of UDP, or of a frame that is not IP */
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u32 behind; /* bytes of the frame behind `end`, in fragments */
 	__u16 vlan[2];
 	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
 	__u8 local; /* addressed to the gateway itself */
+	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are in no place of `vlan` */
 	__u8 icmp6_type; /* 0 if not ICMPv6 */
+	__u16 type; /* of a frame that is not IP: Ethernet type behind the tags, as on the wire */
 };
 
 /* Unused places repeat the first address, so that only a family without any needs its count. */
@@ -206,6 +210,23 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	return lw_parse_udp(f, ip + 1, payload);
 }
 
+static __always_inline int lw_is_tag(__u16 type)
+{
+	return type == LW_ETH_P_8021Q || type == LW_ETH_P_8021AD;
+}
+
+/*
+ * A tag's VLAN, 0 for VID 0, which names none. Without a branch, as what is made of two of them: each would multiply the states that
+ * the kernel's verifier walks.
+ */
+static __always_inline __u32 lw_vlan_word(const struct lw_vlan *tag)
+{
+	/* Read once more, so that it is not known: of the two types 0x88a8 has bit 3, in either byte order. */
+	__u32 vid = bpf_ntohs(tag->tci) & 0x0fff, kind = ((const volatile __u16 *)tag)[-1];
+
+	return (vid | LW_VLAN_TAGGED | (kind & 8) * (LW_VLAN_SERVICE / 8)) & -((vid + 0x0fff) >> 12);
+}
+
 static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, struct lw_frame *f)
 {
 	f->end = end;
@@ -215,28 +236,38 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 	cursor = f->eth + 1;
 	__u16 type = f->eth->type;
 
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		if (type != LW_ETH_P_8021Q && type != LW_ETH_P_8021AD)
-			break;
-		struct lw_vlan *vlan = cursor;
+	if (lw_is_tag(type)) {
+		struct lw_vlan *outer = cursor, *inner = outer + 1;
+		__u32 second = 0;
 
-		if ((void *)(vlan + 1) > f->end)
+		if ((void *)(outer + 1) > f->end)
 			return LW_KIND_BROKEN;
-		f->vlan[i] = (bpf_ntohs(vlan->tci) & 0x0fff) | LW_VLAN_TAGGED;
-		type = vlan->type;
-		cursor = vlan + 1;
+		type = outer->type;
+		cursor = inner;
+		f->tags = 1;
+		if (lw_is_tag(type)) {
+			if ((void *)(inner + 1) > f->end)
+				return LW_KIND_BROKEN;
+			second = lw_vlan_word(inner);
+			type = inner->type;
+			cursor = inner + 1;
+			f->tags = 2;
+		}
+		/* A priority tag leaves its place to the tag behind it. */
+		__u32 first = lw_vlan_word(outer), is_first = -((first + 0x7fff) >> 15);
+
+		f->vlan[0] = first | (second & ~is_first);
+		f->vlan[1] = second & is_first;
 	}
 	if (type == LW_ETH_P_IP)
 		return lw_parse_ip4(f, cursor);
 	if (type == LW_ETH_P_IPV6)
 		return lw_parse_ip6(f, cursor);
+	f->type = type;
+	f->payload = cursor;
 	if (type == LW_ETH_P_ARP)
 		return LW_KIND_ARP;
-	if (!cfg.p4dra_type || type != cfg.p4dra_type)
-		return LW_KIND_OTHER;
-	f->payload = cursor;
-	return LW_KIND_P4DRA;
+	return cfg.p4dra_type && type == cfg.p4dra_type ? LW_KIND_P4DRA : LW_KIND_OTHER;
 }
 
 static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)

@@ -30,18 +30,36 @@ LW_ARRAY(down, __u64, BPF_F_MMAPABLE);
 
 #define LW_DOWN_TRIES 4
 
-/* What always leaves: neighbour discovery of a router, and DHCP of a server. ARP is a kind of its own. */
-static __always_inline int lw_leaves_always(const struct lw_frame *f, enum lw_kind kind)
+/* DHCP of servers: of those that are named, if any of IPv4 are; and of IPv6 on the link. */
+static __always_inline int lw_dhcp_leaves(const struct lw_frame *f)
 {
-	if (kind == LW_KIND_ARP)
-		return 1;
-	if (kind == LW_KIND_IP)
-		return f->icmp6_type >= 133 && f->icmp6_type <= 136;
-	if (kind != LW_KIND_UDP)
+	if (!lw_has_dhcp_ports(f, 0) || !lw_is_padded(f))
 		return 0;
 	if (!f->is6)
-		return f->udp->src == bpf_htons(67) && f->udp->dst == bpf_htons(68);
-	return f->udp->src == bpf_htons(547) && f->udp->dst == bpf_htons(546);
+		return !cfg.dhcp4_count || lw_is_dhcp4_server(f->ip4->src) || lw_is_local4(f->ip4->src);
+	if ((lw_is_link_local(f->ip6->src) || lw_is_local6(f->ip6->src)) && lw_is_link_local(f->ip6->dst))
+		return 1;
+	return lw_is_dhcp6_server(f->ip6->src);
+}
+
+/* What always leaves: ARP, neighbor discovery, DHCP of servers, and what the operator has named. As lw_gate_list(). */
+__noinline int lw_leaves_always(struct __sk_buff *skb)
+{
+	struct lw_frame f = {};
+
+	switch (lw_parse_frame((void *)(long)skb->data, (void *)(long)skb->data_end, &f)) {
+	case LW_KIND_ARP:
+		return lw_is_arp(&f);
+	case LW_KIND_OTHER:
+		return f.eth->dst[0] & 1 && lw_is_named(lw_control_key(&f));
+	case LW_KIND_IP:
+		return f.is6 && f.icmp6_type >= LW_ND_ROUTER_SOLICITATION &&
+		       f.icmp6_type <= LW_ND_NEIGHBOR_ADVERTISEMENT && lw_is_neighbor_s(&f, 0);
+	case LW_KIND_UDP:
+		return lw_dhcp_leaves(&f);
+	default:
+		return 0;
+	}
 }
 
 /* The place of the line whose live session has that address, or a verdict, negative. */
@@ -283,7 +301,7 @@ static __always_inline enum lw_verdict lw_judge_egress(struct __sk_buff *skb, st
 	default:
 		break;
 	}
-	if (lw_leaves_always(f, kind) || lw_is_own_request(f, kind))
+	if ((lw_is_on_list(f, kind) && lw_leaves_always(skb)) || lw_is_own_request(f, kind))
 		return LW_PASS_ALWAYS;
 	return kind == LW_KIND_UDP ? lw_seal(skb, c) : LW_DROP_UNSEALED;
 }

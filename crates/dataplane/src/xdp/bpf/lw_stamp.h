@@ -21,10 +21,6 @@
 /* Words of a tag's input: those in the midstate, the counter, the invariants. */
 #define LW_TAG_WORDS (15 + 1 + LW_INVARIANT_WORDS)
 
-#define LW_ETH_P_QINQ_OLD bpf_htons(0x9100)
-/* Those that old switches made up. */
-#define LW_ETH_P_TAG_9200 bpf_htons(0x9200)
-#define LW_ETH_P_TAG_9300 bpf_htons(0x9300)
 #define LW_ETH_P_CLONE bpf_htons(0x5241)
 /* What an Ethernet frame of the smallest size has behind an IPv6 header without payload. */
 #define LW_PADDING_MAX 6
@@ -95,10 +91,7 @@ static __always_inline __u64 lw_counted(__u8 protocol)
 	return 0;
 }
 
-/*
- * Judges whether the packet can carry an option, as the evidence crate does: it knows one type of VLAN tags more than
- * the gate, and looks for what the gate has not seen behind those.
- */
+/* Judges whether the packet can carry an option: the gate has let no other tags pass, and one extension header, of membership reports. */
 static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrier *c, struct lw_stamp_counts *counts)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *cursor;
@@ -112,7 +105,7 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 	c->ip_at = sizeof(*eth);
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		if (type != LW_ETH_P_8021Q && type != LW_ETH_P_8021AD && type != LW_ETH_P_QINQ_OLD)
+		if (type != LW_ETH_P_8021Q && type != LW_ETH_P_8021AD)
 			break;
 		struct lw_vlan *vlan = cursor;
 
@@ -124,10 +117,6 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 	}
 	if (type == LW_ETH_P_CLONE)
 		return LW_LOOK_FORGED;
-	/* Behind more tags, or others, whoever takes them off finds what the gate has not seen. */
-	if (type == LW_ETH_P_8021Q || type == LW_ETH_P_8021AD || type == LW_ETH_P_QINQ_OLD ||
-	    type == LW_ETH_P_TAG_9200 || type == LW_ETH_P_TAG_9300)
-		return LW_LOOK_FORGED;
 	if (type != LW_ETH_P_IPV6) {
 		counts->not_ipv6++;
 		return LW_LOOK_PASS;
@@ -137,8 +126,9 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 
 	if ((void *)(ip + 1) > end)
 		return LW_LOOK_UNFIT;
-	if (lw_is_extension(ip->next_header))
-		return LW_LOOK_FORGED;
+	/* A membership report: it has a hop-by-hop header of its own, and ends at the first router. */
+	if (!ip->next_header)
+		return LW_LOOK_UNFIT;
 	if (lw_is_local6(ip->dst))
 		return LW_LOOK_PASS;
 	__u32 behind = (__u32)((long)end - (long)transport);

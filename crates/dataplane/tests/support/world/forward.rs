@@ -142,7 +142,7 @@ impl Forwarding {
             .iter()
             .position(|service| service(ip.dst.is_ipv6()).ip == ip.dst)?;
         let way = &self.ways[number];
-        let is_plain = parsed.vlans == [0; 2] && parsed.dst_mac == gateway_end(false).mac;
+        let is_plain = parsed.network_at == 14 && parsed.dst_mac == gateway_end(false).mac;
         let fits = opened.len() - ip.at <= MTU;
         let lives_at = ip.at + if ip.dst.is_ipv6() { 7 } else { 8 };
         let lives = opened[lives_at];

@@ -76,8 +76,7 @@ pub fn tagged(frame: &[u8], tags: usize) -> Vec<u8> {
 /// How many VLAN tags a frame of the profile has; `None`: it is none.
 fn tags_of(frame: &[u8]) -> Option<usize> {
     let parsed = parse(frame).ok()?;
-    let tags = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
-    (parsed.network == Network::Other(ETHER_TYPE)).then_some(tags)
+    (parsed.network == Network::Other(ETHER_TYPE)).then_some((parsed.network_at - 14) / 4)
 }
 
 impl World {

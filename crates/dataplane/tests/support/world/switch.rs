@@ -12,6 +12,7 @@ use linewarden_dataplane::{
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
+use linewarden_protocol::frame::{Network, Transport, parse};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
@@ -139,6 +140,31 @@ impl SwitchSide {
             std::thread::yield_now();
         }
     }
+}
+
+/// Whether the switch, whose gate is not exact, gives the frame another verdict than the oracle's.
+fn is_judged_otherwise(frame: &[u8], verdict: Verdict) -> bool {
+    let Ok(parsed) = parse(frame) else {
+        return false;
+    };
+    let vlans = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
+    let has_priority_tag = parsed.network_at - 14 > 4 * vlans;
+    let passes_by_kind = match parsed.network {
+        Network::Arp => true,
+        Network::Other(_) => false,
+        Network::Ip(ip) => match ip.transport {
+            Transport::Membership => return true,
+            Transport::Icmpv6(kind) => [133, 135, 136].contains(&kind),
+            Transport::Udp(udp) => {
+                let ports = if ip.src.is_ipv4() { (68, 67) } else { (546, 547) };
+                (udp.src_port, udp.dst_port) == ports
+            }
+            _ => false,
+        },
+    };
+    let is_exact = [Verdict::DropGateTag, Verdict::DropGateRole, Verdict::DropGateType];
+    let passes = [Verdict::PassAlways, Verdict::PassForeign];
+    has_priority_tag || is_exact.contains(&verdict) || (passes_by_kind && !passes.contains(&verdict))
 }
 
 impl World {
@@ -281,6 +307,10 @@ impl World {
         let Some(side) = self.switch.as_mut().filter(|side| is_judged && !side.left_behind) else {
             return;
         };
+        if is_judged_otherwise(frame, verdict) {
+            side.left_behind = verdict == Verdict::ReplyAck;
+            return;
+        }
         assert!(side.switch.devices.send(frame));
         side.sent += 1;
         side.wins += u64::from(verdict == Verdict::ReplyAck);

@@ -73,6 +73,8 @@ pub(super) fn config(gateway: usize, attests: bool) -> Config {
         classic: None,
         p4dra: None,
         in_packets: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
     }
 }
 

@@ -190,11 +190,12 @@ pub fn tell_end(output: Output, stopped: &Stopped) -> Result<(), Failure> {
         goes_on: stopped.goes_on,
         counters: as_json(&stopped.counters),
     })?;
-    tell_counters(output, &stopped.counters)?;
+    tell_counters(output, &stopped.status, &stopped.counters)?;
     output.line("stopped")
 }
 
-pub fn tell_counters(output: Output, counters: &Counters) -> Result<(), Failure> {
+/// A table of counters by verdict, and one of what the gate has dropped by Ethernet type, if it has.
+pub fn tell_counters(output: Output, status: &Status, counters: &Counters) -> Result<(), Failure> {
     let row = |(verdict, count): (linewarden_protocol::verdict::Verdict, u64)| {
         vec![
             verdict.name().to_owned(),
@@ -211,7 +212,13 @@ pub fn tell_counters(output: Output, counters: &Counters) -> Result<(), Failure>
             description,
         ]);
     }
-    output.table(&["verdict", "packets", ""], &[1], rows)
+    output.table(&["verdict", "packets", ""], &[1], rows)?;
+    let row = |(ether_type, frames): (&String, &u64)| vec![ether_type.clone(), frames.to_string()];
+    let rows: Vec<_> = status.dropped_types.iter().map(row).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output.table(&["dropped at the gate: Ethernet type", "frames"], &[1], rows)
 }
 
 /// Beside the verdicts: packets that had none, for no data plane has seen them.

@@ -105,8 +105,8 @@ impl<'a> Watch<'a> {
 
     fn tell_all(&mut self) -> Result<(), Failure> {
         let (status, counters) = (self.gateway.status(), self.gateway.counters()?);
-        let told =
-            tell_status(self.output, &status, &counters).and_then(|()| tell_counters(self.output, &counters));
+        let told = tell_status(self.output, &status, &counters)
+            .and_then(|()| tell_counters(self.output, &status, &counters));
         if let Err(failure) = told {
             tracing::warn!(%failure, "cannot print the counters");
         }

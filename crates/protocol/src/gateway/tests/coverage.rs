@@ -144,6 +144,9 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropTableFull => super::ownership::one_device_too_many(),
         Verdict::DropSessionZero => crate::gateway::response::tests::commit_of_tag([0; 16]),
         Verdict::DropGate => gate_open(|builder| builder.udp(b"x")),
+        Verdict::DropGateTag => gate_open(|builder| builder.tag(0x9100, 7).udp(b"x")),
+        Verdict::DropGateRole => gate_open(|builder| builder.ip(1, &[5, 0, 0, 0])),
+        Verdict::DropGateType => gate_open(|builder| builder.ethernet(0x8892, &[0; 46])),
         Verdict::DropGateFragment => gate_open(|builder| builder.fragment(0, true).udp(b"x")),
         Verdict::DropGateExtension => gate_open(|builder| builder.options(&[1]).udp(b"x")),
         Verdict::DropGatePort => {

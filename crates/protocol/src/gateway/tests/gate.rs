@@ -39,8 +39,8 @@ type Case = (&'static str, Vec<u8>, Verdict, Verdict);
 
 fn cases(v6: bool) -> Vec<Case> {
     use Verdict::{
-        DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropLength, DropTruncated, PassAlways,
-        PassForeign, PassUnparsed,
+        DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropGateRole, DropGateTag, DropGateType,
+        DropLength, DropTruncated, PassAlways, PassForeign, PassUnparsed,
     };
     let to_service = || FrameBuilder::new(stranger(v6), remote(v6));
     let to_gateway = || FrameBuilder::new(stranger(v6), local(v6));
@@ -159,13 +159,13 @@ fn cases(v6: bool) -> Vec<Case> {
             "neither ip nor arp",
             to_service().ethernet(0x88cc, &[0; 46]),
             PassForeign,
-            DropGate
+            DropGateType
         ),
         (
             "three tags to the lap port",
             to_gateway().vlan(1).vlan(2).vlan(3).udp(b""),
             PassForeign,
-            DropGate
+            DropGateTag
         ),
         ("arp", to_gateway().arp_request(), PassForeign, PassAlways),
         (
@@ -174,32 +174,37 @@ fn cases(v6: bool) -> Vec<Case> {
             PassForeign,
             PassAlways
         ),
-        ("dhcp", to_service().dhcp(), PassForeign, PassAlways),
+        ("dhcp", to_all(v6).dhcp(), PassForeign, PassAlways),
         (
             "dhcp with a tag",
-            to_service().vlan(4).dhcp(),
+            to_all(v6).vlan(4).dhcp(),
             PassForeign,
             PassAlways
         ),
+        ("dhcp to a service", to_service().dhcp(), PassForeign, DropGate),
         ("dhcp of the other family", other_dhcp(v6), PassForeign, DropGate),
-        ("a dhcp server's answer", dhcp_server(v6), PassForeign, DropGate),
+        (
+            "a dhcp server's answer",
+            dhcp_server(v6),
+            PassForeign,
+            DropGateRole
+        ),
     ];
     if v6 {
-        for kind in [133, 135, 136] {
-            cases.push((
-                "neighbour discovery",
-                to_service().icmpv6(kind, &[0; 20]),
-                PassForeign,
-                PassAlways,
-            ));
-        }
-        for kind in [134, 137, 128, 0] {
-            cases.push((
-                "other icmpv6",
-                to_service().icmpv6(kind, &[0; 20]),
-                PassForeign,
-                DropGate,
-            ));
+        for (kind, near, far) in [
+            (133, PassAlways, DropGate),
+            (135, PassAlways, DropGate),
+            (136, PassAlways, DropGate),
+            (134, DropGateRole, DropGateRole),
+            (137, DropGateRole, DropGateRole),
+            (128, DropGate, DropGate),
+            (0, DropGate, DropGate),
+        ] {
+            let body = &[0; 20][..if kind == 133 { 4 } else { 20 }];
+            let exact = to_gateway().ip_fields(0, 0, 255).icmpv6(kind, body);
+            cases.push(("icmpv6 to the gateway", exact, PassForeign, near));
+            let routed = to_service().ip_fields(0, 0, 255).icmpv6(kind, body);
+            cases.push(("icmpv6 to a service", routed, PassForeign, far));
         }
         let behind = to_service().extension(0).icmpv6(135, &[0; 20]);
         cases.push((
@@ -217,6 +222,22 @@ fn cases(v6: bool) -> Vec<Case> {
         ));
     }
     cases
+}
+
+/// To whom DHCP's clients send.
+fn to_all(v6: bool) -> FrameBuilder {
+    let (from, to) = match v6 {
+        true => (
+            [0xfe80, 0, 0, 0, 0, 0, 0, 0x55].into(),
+            [0xff02, 0, 0, 0, 0, 0, 1, 2].into(),
+        ),
+        false => (stranger(v6).ip, [255; 4].into()),
+    };
+    let from = Endpoint {
+        ip: from,
+        ..stranger(v6)
+    };
+    FrameBuilder::new(from, Endpoint { ip: to, ..remote(v6) })
 }
 
 /// The ports of the other family's DHCP.
@@ -261,9 +282,8 @@ fn a_session_opens_the_gate_for_its_port_vlans_and_mac_only() {
     assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
     bench.authenticate(&prover);
     assert_eq!(bench.through_gate(&prover), Verdict::PassSession);
-    let changes: [fn(&mut Prover); 4] = [
+    let changes: [fn(&mut Prover); 3] = [
         |prover| prover.ingress += 1,
-        |prover| prover.vlan = Some(0),
         |prover| prover.vlan = Some(7),
         |prover| prover.from.mac[0] ^= 4,
     ];
@@ -272,6 +292,9 @@ fn a_session_opens_the_gate_for_its_port_vlans_and_mac_only() {
         change(&mut other);
         assert_eq!(bench.through_gate(&other), Verdict::DropGate);
     }
+    let mut priority_tagged = prover.clone();
+    priority_tagged.vlan = Some(0);
+    assert_eq!(bench.through_gate(&priority_tagged), Verdict::PassSession);
     let mut other_address = prover.clone();
     other_address.from.ip = [10, 66, 0, 77].into();
     assert_eq!(

@@ -138,7 +138,7 @@ fn the_winning_response_gets_the_same_ack_until_its_lease_ends() {
         elsewhere(|prover| prover.from.port += 1),
         elsewhere(|prover| prover.from.mac[5] = 0xee),
         elsewhere(|prover| prover.from.ip = [10, 66, 0, 99].into()),
-        elsewhere(|prover| prover.vlan = Some(0)),
+        elsewhere(|prover| prover.vlan = Some(1)),
         elsewhere(|prover| prover.ingress += 1),
     ] {
         assert_eq!(bench.verdict(&moved, &response), Verdict::DropReplay);

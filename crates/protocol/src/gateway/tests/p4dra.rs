@@ -160,11 +160,15 @@ fn it_is_served_at_every_gate_and_behind_vlan_tags_and_other_types_are_dropped_t
         other[13] ^= 1;
         let expected = match gate {
             Gate::Off => Verdict::PassForeign,
-            _ => Verdict::DropGate,
+            _ => Verdict::DropGateType,
         };
         assert_eq!(judge(&mut gateway(gate), &other).0, expected);
         let mut third_tag = reply(2);
         (0..3).for_each(|_| drop(third_tag.splice(12..12, [0x81, 0, 0, 7])));
+        let expected = match gate {
+            Gate::Off => Verdict::PassForeign,
+            _ => Verdict::DropGateTag,
+        };
         assert_eq!(judge(&mut gateway(gate), &third_tag).0, expected);
     }
 }

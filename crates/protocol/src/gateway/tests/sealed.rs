@@ -371,7 +371,7 @@ fn nothing_else_passes_the_sealed_gate_either_way() {
     for (frame, verdict) in [
         (builder.udp(b"x"), Verdict::DropGate),
         (builder.ip(6, &[0; 20]), Verdict::DropGate),
-        (builder.ethernet(0x88cc, &[0; 46]), Verdict::DropGate),
+        (builder.ethernet(0x88cc, &[0; 46]), Verdict::DropGateType),
         (
             builder.clone().fragment(0, true).udp(b"x"),
             Verdict::DropGateFragment,
@@ -385,7 +385,7 @@ fn nothing_else_passes_the_sealed_gate_either_way() {
         (site.builder().udp(&[0; 64]), Verdict::DropGatePort),
         (site.builder().udp(&site.prover.request(1)), Verdict::DropGatePort),
         (builder.arp_request(), Verdict::PassAlways),
-        (builder.dhcp(), Verdict::PassAlways),
+        (builder.dhcp(), Verdict::DropGate),
     ] {
         assert_eq!(site.verdict(frame), verdict);
     }

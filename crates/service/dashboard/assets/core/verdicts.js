@@ -4,7 +4,7 @@
 /** @type {Record<string, ["pass" | "reply" | "drop", string]>} what becomes of the frame, and the meaning */
 export const VERDICTS = {
   pass_foreign: ["pass", "Not for the gateway, and no gate in its way: it is off, or the frame came in by a port of services."],
-  pass_always: ["pass", "On the gate's list of what always passes (ARP, neighbour discovery, DHCP; ATTEST_REQUESTs of the gateway's own)."],
+  pass_always: ["pass", "On the gate's list of what always passes (ARP, neighbor discovery, DHCP, what always_pass names; ATTEST_REQUESTs of the gateway's own)."],
   pass_session: ["pass", "From a MAC address with a live bound session, through the open gate."],
   pass_unparsed: ["pass", "Addressed to the gateway's port in a form that the fast path does not parse (IP options, fragments, extension headers); the gate is off and the network stack takes it."],
   pass_data: ["pass", "A DATA_UP that verified: the seal is taken off and the datagram goes on (sealed gate)."],
@@ -47,7 +47,7 @@ export const VERDICTS = {
   drop_table_full: ["drop", "No room in the tables that bind addresses to sessions."],
   drop_session_zero: ["drop", "A verified RESPONSE whose tag begins with eight zero bytes, which cannot name a session."],
   drop_mark: ["drop", "Verified, but its row may not be spent before the device's durable mark has moved; the device repeats."],
-  drop_gate: ["drop", "The gate is closed to this sender: no live bound session."],
+  drop_gate: ["drop", "The gate is closed to the sender of an IP packet: no live bound session, or no seal."],
   drop_gate_fragment: ["drop", "The gate lets no fragment pass."],
   drop_gate_extension: ["drop", "The gate lets no extension header or IP option pass, nor, where packets carry evidence, anything else that could bring some."],
   drop_gate_port: ["drop", "LAP's port is never forwarded towards the service, nor port 0: of a frame, or inside a seal."],
@@ -60,6 +60,9 @@ export const VERDICTS = {
   drop_source: ["drop", "DATA from another address than the session's."],
   drop_sequence: ["drop", "DATA whose sequence number was seen, is too old or out of range."],
   drop_exhausted: ["drop", "The session's numbers towards the device are used up; it must authenticate anew."],
+  drop_gate_tag: ["drop", "At a gate: behind the VLAN tags that are parsed is one more, or one of an older or another kind, by which a bridge would take the frame elsewhere than the session is."],
+  drop_gate_role: ["drop", "At a gate: a router's, DHCP server's or bridge's message (router advertisement, redirect, group query, DHCP reply, BPDU), which no device may send, with a session or without."],
+  drop_gate_type: ["drop", "The gate is closed to the sender of a frame that is no IP packet: no live bound session, or no seal. Counted by Ethernet type."],
   drop_classic_malformed: ["drop", "Classic profile: malformed message."],
   drop_classic_unknown: ["drop", "Classic profile: unknown identifier, or none of its CRPs left."],
   drop_classic_hash: ["drop", "Classic profile: wrong hash, or no challenge outstanding."],

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What passes a gate without a session: ARP, neighbor discovery and DHCP in their exact form and on the link only, and the
+ * control protocols that the operator has named; and what no device may send (LAP/1 1.4.17).
+ */
+#ifndef LW_ALWAYS_H
+#define LW_ALWAYS_H
+
+#include "lw_report.h"
+
+/* Ports of DHCP, as they are loaded: a client's and a server's. */
+#define LW_DHCP4_CLIENT bpf_htons(68)
+#define LW_DHCP4_SERVER bpf_htons(67)
+#define LW_DHCP6_CLIENT bpf_htons(546)
+#define LW_DHCP6_SERVER bpf_htons(547)
+
+/* Bytes that Ethernet pads an ARP packet by. More behind a packet is no padding. */
+#define LW_BEHIND_MAX 18
+
+/* Neighbor discovery (RFC 4861). */
+#define LW_ND_ROUTER_SOLICITATION 133
+#define LW_ND_ROUTER_ADVERTISEMENT 134
+#define LW_ND_NEIGHBOR_SOLICITATION 135
+#define LW_ND_NEIGHBOR_ADVERTISEMENT 136
+#define LW_ND_REDIRECT 137
+#define LW_MLD_QUERY 130
+#define LW_ND_HOP_LIMIT 255
+#define LW_ND_OPTIONS 16
+/* Options of hosts: eight of eight bytes. */
+#define LW_ND_HOST_OPTIONS 64
+
+/* Addresses of bridges' own protocols, as lw_mac() loads them: spanning tree, of provider bridges, PVST+; CDP, VTP, DTP. */
+#define LW_MAC_STP 0x000000c28001ULL
+#define LW_MAC_PROVIDER_STP 0x080000c28001ULL
+#define LW_MAC_PVST 0xcdcccc0c0001ULL
+#define LW_MAC_CDP 0xcccccc0c0001ULL
+
+/* Bytes of the frame from `p` on. */
+static __always_inline __u32 lw_rest(const void *p, const void *end)
+{
+	__u32 bytes = (__u32)((long)end - (long)p);
+
+	/* Or clang would add to the pointers' halves. */
+	asm volatile("" : "+r"(bytes));
+	return bytes;
+}
+
+/* ARP (RFC 826) of IPv4 over Ethernet: a request or a reply, and nothing behind it. */
+static __always_inline int lw_is_arp(const struct lw_frame *f)
+{
+	const __u16 *p = (const __u16 *)f->payload;
+
+	if ((const void *)(p + 14) > f->end || lw_rest(p, f->end) > 28 + LW_BEHIND_MAX)
+		return 0;
+	return p[0] == bpf_htons(1) && p[1] == LW_ETH_P_IP && p[2] == bpf_htons(0x0604) &&
+	       (p[3] == bpf_htons(1) || p[3] == bpf_htons(2));
+}
+
+/* Whether a frame that is not IP is a message of a control protocol that the operator has named. */
+static __always_inline int lw_is_named(__u64 key)
+{
+#pragma unroll
+	for (__u32 i = 0; i < LW_ALWAYS_MAX; i++) {
+		if (i < cfg.always_count && key == cfg.always[i])
+			return 1;
+	}
+	return 0;
+}
+
+/* The destination, and above it the Ethernet type as on the wire, 0 for a length (IEEE 802.3). */
+static __always_inline __u64 lw_control_key(const struct lw_frame *f)
+{
+	__u64 type = bpf_ntohs(f->type) < 0x0600 ? 0 : f->type;
+
+	return lw_mac(f->eth->dst) | type << 48;
+}
+
+static __always_inline enum lw_verdict lw_gate_other(const struct lw_frame *f)
+{
+	switch (f->type) {
+	case LW_ETH_P_8021Q:
+	case LW_ETH_P_8021AD:
+	case bpf_htons(0x9100):
+	case bpf_htons(0x9200):
+	case bpf_htons(0x9300):
+	case bpf_htons(0x88e7): /* I-TAG */
+	case bpf_htons(0x8926): /* VN-Tag */
+	case bpf_htons(0x893f): /* E-TAG */
+		return LW_DROP_GATE_TAG;
+	}
+	if (!(f->eth->dst[0] & 1))
+		return 0;
+	__u64 key = lw_control_key(f);
+
+	if (lw_is_named(key))
+		return LW_PASS_ALWAYS;
+	if (key == LW_MAC_STP || key == LW_MAC_PROVIDER_STP || key == LW_MAC_PVST || key == LW_MAC_CDP)
+		return LW_DROP_GATE_ROLE;
+	return 0;
+}
+
+/* ---- groups and routers ---- */
+
+static __always_inline int lw_is_link_local(const __u32 *addr)
+{
+	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* A report of a host (RFC 3376), behind the option router alert (RFC 2113) and no other. */
+static __always_inline int lw_is_igmp_report(const struct lw_ip4 *ip, const void *end)
+{
+	const __u32 *option = (const __u32 *)(ip + 1);
+	const __u8 *message = (const __u8 *)(option + 1);
+
+	if (ip->version_ihl != 0x46 || ip->protocol != LW_PROTO_IGMP || ip->ttl != 1 ||
+	    (*(const __u8 *)&ip->dst & 0xf0) != 0xe0 || bpf_ntohs(ip->total_length) < sizeof(*ip) + sizeof(*option) + 8 ||
+	    (const void *)(message + 8) > end || *option != bpf_htonl(0x94040000))
+		return 0;
+	return *message == 0x12 || *message == 0x16 || *message == 0x17 || *message == 0x22;
+}
+
+/* Likewise of IPv6 (RFC 3810, RFC 2711), with two bytes of padding on either side of the option. */
+static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void *end)
+{
+	__u32 payload = bpf_ntohs(ip->payload_length);
+	const __u64 *options = (const __u64 *)(ip + 1);
+	const __u8 *message = (const __u8 *)(options + 1);
+
+	if (ip->next_header || ip->hop_limit != 1 || payload < sizeof(*options) + 8 || (const void *)(message + 8) > end ||
+	    message[1] || *(const __u8 *)ip->dst != 0xff)
+		return 0;
+	__u64 word = bpf_be64_to_cpu(*options);
+
+	if (word != 0x3a00050200000100ULL && word != 0x3a00050200000000ULL && word != 0x3a00010005020000ULL &&
+	    word != 0x3a00000005020000ULL)
+		return 0;
+	if (!lw_is_link_local(ip->src) && (ip->src[0] | ip->src[1] | ip->src[2] | ip->src[3]))
+		return 0;
+	if (*message == 131 || *message == 132)
+		return payload >= sizeof(*options) + 24;
+	return *message == 143;
+}
+
+/* What only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC 3376). */
+static __always_inline int lw_is_router_s(const struct lw_ip4 *ip, const void *end)
+{
+	const __u8 *type = (const __u8 *)(ip + 1);
+
+	if (bpf_ntohs(ip->total_length) <= sizeof(*ip) || (const void *)(type + 1) > end)
+		return 0;
+	if (ip->protocol == LW_PROTO_ICMP)
+		return *type == 5 || *type == 9;
+	return ip->protocol == LW_PROTO_IGMP && *type == 0x11;
+}
+
+/* ---- neighbor discovery ---- */
+
+static __always_inline int lw_same(const __u32 *a, __u32 b0, __u32 b1, __u32 b2, __u32 b3)
+{
+	return a[0] == bpf_htonl(b0) && a[1] == bpf_htonl(b1) && a[2] == bpf_htonl(b2) && a[3] == bpf_htonl(b3);
+}
+
+/*
+ * To the groups that the message is for, or to one host on the link. No router forwards from or to a link-local address
+ * (RFC 4291 2.5.6), nor what is for the gateway itself. Of the rest, one /64 is one link.
+ */
+static __always_inline int lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
+{
+	const __u32 *src = ip->src, *dst = ip->dst;
+
+	if (*(const __u8 *)src == 0xff || (type == LW_ND_ROUTER_ADVERTISEMENT && !lw_is_link_local(src)))
+		return 0;
+	if (*(const __u8 *)dst != 0xff) {
+		if (!(src[0] | src[1] | src[2] | src[3]))
+			return 0;
+		return lw_is_link_local(src) || lw_is_link_local(dst) || lw_is_local6(up ? dst : src) ||
+		       (src[0] == dst[0] && src[1] == dst[1]);
+	}
+	if (type == LW_ND_ROUTER_SOLICITATION)
+		return lw_same(dst, 0xff020000, 0, 0, 2);
+	if (type != LW_ND_NEIGHBOR_SOLICITATION)
+		return lw_same(dst, 0xff020000, 0, 0, 1);
+	return dst[0] == bpf_htonl(0xff020000) && !dst[1] && dst[2] == bpf_htonl(1) &&
+	       *(const __u8 *)(dst + 3) == 0xff;
+}
+
+/* Options whose lengths add up to the packet's end, `left` bytes behind `p`. */
+static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 left)
+{
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < LW_ND_OPTIONS; i++) {
+		if (!left)
+			break;
+		if ((const void *)(p + 2) > end)
+			return 0;
+		__u32 bytes = p[1] * 8;
+
+		if (!bytes || bytes > left)
+			return 0;
+		p += bytes;
+		left -= bytes;
+	}
+	return !left;
+}
+
+/* A message as RFC 4861 6.1 and 7.1 want it, but for its checksum, that stays on the link; its type is one of theirs. */
+static __always_inline int lw_is_neighbor_s(const struct lw_frame *f, const int up)
+{
+	const struct lw_ip6 *ip = f->ip6;
+	const __u8 *m = (const __u8 *)(ip + 1);
+
+	if ((const void *)(m + 8) > f->end)
+		return 0;
+	__u8 type = m[0];
+	__u32 length = bpf_ntohs(ip->payload_length), there = lw_rest(m, f->end), least;
+
+	switch (type) {
+	case LW_ND_ROUTER_SOLICITATION:
+		least = 8;
+		break;
+	case LW_ND_ROUTER_ADVERTISEMENT:
+		least = 16;
+		break;
+	default:
+		least = 24;
+	}
+	if (ip->hop_limit != LW_ND_HOP_LIMIT || m[1] || length < least || length > there ||
+	    there - length > LW_BEHIND_MAX)
+		return 0;
+	if (type != LW_ND_ROUTER_ADVERTISEMENT && length - least > LW_ND_HOST_OPTIONS)
+		return 0;
+	if (least == 24 && ((const void *)(m + 24) > f->end || m[8] == 0xff))
+		return 0;
+	return lw_nd_on_link(ip, type, up) && lw_nd_options(m + least, f->end, length - least);
+}
+
+/* IP that is not UDP: ICMPv6, and what of IPv4's control protocols only routers send. */
+static __always_inline enum lw_verdict lw_gate_control(const struct lw_frame *f)
+{
+	if (!f->is6)
+		return lw_is_router_s(f->ip4, f->end) ? LW_DROP_GATE_ROLE : 0;
+	switch (f->icmp6_type) {
+	case LW_ND_ROUTER_SOLICITATION:
+	case LW_ND_NEIGHBOR_SOLICITATION:
+	case LW_ND_NEIGHBOR_ADVERTISEMENT:
+		return lw_is_neighbor_s(f, 1) ? LW_PASS_ALWAYS : 0;
+	case LW_MLD_QUERY:
+	case LW_ND_ROUTER_ADVERTISEMENT:
+	case LW_ND_REDIRECT:
+		return LW_DROP_GATE_ROLE;
+	}
+	return 0;
+}
+
+/* ---- DHCP ---- */
+
+/* Unused places repeat the first address, as those of the gateway's own do. */
+static __always_inline int lw_is_dhcp4_server(__u32 addr)
+{
+	return cfg.dhcp4_count && (addr == cfg.dhcp4[0] || addr == cfg.dhcp4[1] || addr == cfg.dhcp4[2] ||
+				   addr == cfg.dhcp4[3]);
+}
+
+static __always_inline int lw_is_dhcp6_server(const __u32 *addr)
+{
+	if (!cfg.dhcp6_count)
+		return 0;
+#pragma unroll
+	for (__u32 i = 0; i < LW_LOCAL_MAX; i++) {
+		const volatile __u32 *server = (const volatile __u32 *)cfg.dhcp6[i];
+
+		if (addr[0] == server[0] && addr[1] == server[1] && addr[2] == server[2] && addr[3] == server[3])
+			return 1;
+	}
+	return 0;
+}
+
+/* The sum of both ports: equal for both ways, so that a datagram of a session takes one comparison. */
+static __always_inline int lw_is_dhcp(const struct lw_frame *f)
+{
+	__u16 sum = f->udp->src + f->udp->dst;
+
+	return sum == (__u16)(f->is6 ? LW_DHCP6_CLIENT + LW_DHCP6_SERVER : LW_DHCP4_CLIENT + LW_DHCP4_SERVER);
+}
+
+/* Whether a datagram of these ports is one from a client's port to a server's (else the other way). */
+static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int from_client)
+{
+	__u16 client = f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT;
+	__u16 server = f->is6 ? LW_DHCP6_SERVER : LW_DHCP4_SERVER;
+
+	return from_client ? f->udp->src == client && f->udp->dst == server :
+			     f->udp->src == server && f->udp->dst == client;
+}
+
+/* What is behind the packet is no more than padding. */
+static __always_inline int lw_is_padded(const struct lw_frame *f)
+{
+	__u32 room = f->is6 ? bpf_ntohs(f->ip6->payload_length) :
+			      bpf_ntohs(f->ip4->total_length) - sizeof(struct lw_ip4);
+
+	return lw_rest(f->udp, f->end) - room <= LW_BEHIND_MAX;
+}
+
+/* DHCP of clients, to everybody on the link or a server that is named; and of servers, which no device is. */
+static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
+{
+	if (lw_has_dhcp_ports(f, 0))
+		return LW_DROP_GATE_ROLE;
+	if (!lw_has_dhcp_ports(f, 1) || !lw_is_padded(f))
+		return 0;
+	if (!f->is6)
+		return f->ip4->dst == 0xffffffff || lw_is_dhcp4_server(f->ip4->dst) ? LW_PASS_ALWAYS : 0;
+	if (lw_same(f->ip6->dst, 0xff020000, 0, 0, 0x00010002) && lw_is_link_local(f->ip6->src))
+		return LW_PASS_ALWAYS;
+	return lw_is_dhcp6_server(f->ip6->dst) ? LW_PASS_ALWAYS : 0;
+}
+
+/* ---- at the gate ---- */
+
+/* Whether the frame is of those that lw_gate_list() knows: a look at what the parser has found anyway. */
+static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind kind)
+{
+	switch (kind) {
+	case LW_KIND_UDP:
+		return lw_is_dhcp(f);
+	case LW_KIND_IP:
+		if (f->is6)
+			return f->icmp6_type >= LW_MLD_QUERY && f->icmp6_type <= LW_ND_REDIRECT;
+		return f->ip4->protocol <= LW_PROTO_IGMP;
+	case LW_KIND_ARP:
+	case LW_KIND_OTHER:
+	case LW_KIND_EXTENSION:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/*
+ * What passes without a session, and what no device may send; 0: the sender's session counts. A global function, which parses the frame
+ * once more: what packets of sessions run gets no longer by it.
+ */
+__noinline int lw_gate_list(struct xdp_md *ctx)
+{
+	struct lw_frame f = {};
+
+	switch (lw_parse(ctx, &f)) {
+	case LW_KIND_ARP:
+		return lw_is_arp(&f) ? LW_PASS_ALWAYS : 0;
+	case LW_KIND_OTHER:
+		return lw_gate_other(&f);
+	case LW_KIND_EXTENSION:
+		if (f.is6 ? lw_is_mld_report(f.ip6, f.end) : lw_is_igmp_report(f.ip4, f.end))
+			return 0;
+		return LW_DROP_GATE_EXTENSION;
+	case LW_KIND_IP:
+		return lw_gate_control(&f);
+	case LW_KIND_UDP:
+		return lw_gate_dhcp(&f);
+	default:
+		return 0;
+	}
+}
+
+/* ---- counters by Ethernet type ---- */
+
+/*
+ * Places of the types, for all CPUs: user space fills the first ones before packets flow, the rest belongs to the first other types
+ * that come. 0 is free; frames that have a length in its place (IEEE 802.3) are of type 0.
+ */
+struct lw_dropped_types {
+	__u64 type[LW_DROPPED_TYPES];
+};
+#define LW_TYPE_TAKEN 0x10000ULL
+LW_ARRAY(dropped_types, struct lw_dropped_types, BPF_F_MMAPABLE);
+
+/* Per CPU, frames by place, and behind them those of types that found none. */
+struct lw_dropped {
+	__u64 frames[LW_DROPPED_TYPES + 1];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lw_dropped);
+} dropped SEC(".maps");
+
+/* Counts a frame that was dropped, by its Ethernet type. A global function: it is verified once. */
+__noinline int lw_drop_type(__u32 ether_type)
+{
+	__u32 zero = 0, place = 0;
+	struct lw_dropped_types *types = bpf_map_lookup_elem(&dropped_types, &zero);
+	struct lw_dropped *counts = bpf_map_lookup_elem(&dropped, &zero);
+	__u64 wanted = LW_TYPE_TAKEN | (ether_type < 0x0600 ? 0 : ether_type & 0xffff);
+
+	if (!types || !counts)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (place = 0; place < LW_DROPPED_TYPES; place++) {
+		__u64 there = LW_READ(types->type[place]);
+
+		if (!there)
+			there = __sync_val_compare_and_swap(&types->type[place], 0, wanted) ?: wanted;
+		if (there == wanted)
+			break;
+	}
+	if (place <= LW_DROPPED_TYPES)
+		counts->frames[place]++;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,47 @@
+//! Frames other than IP that the gate has dropped, by Ethernet type: the mirror of `bpf/lw_always.h`.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use libbpf_rs::{MapCore, MapFlags, Object};
+use linewarden_protocol::gateway::{DROPPED_TYPES, DroppedTypes, KNOWN_TYPES};
+
+use crate::DataPlaneError;
+use crate::layout::{DroppedTypeCells, TYPE_TAKEN};
+use crate::store::Region;
+
+/// The places of the types.
+pub(super) struct DroppedPlaces(Region<DroppedTypeCells>);
+
+impl DroppedPlaces {
+    /// Names the types that have places of their own, before packets flow.
+    pub(super) fn map(object: &Object) -> Result<Self, DataPlaneError> {
+        let places = Self(super::config::region(object, "dropped_types", 1)?);
+        for (cell, (ether_type, _)) in places.cells().zip(KNOWN_TYPES) {
+            cell.store(TYPE_TAKEN | u64::from(ether_type), Release);
+        }
+        Ok(places)
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &std::sync::atomic::AtomicU64> {
+        self.0.first().into_iter().flat_map(|cells| &cells.types)
+    }
+
+    /// The counts of all CPUs. `map` is `struct lw_dropped`.
+    pub(super) fn counts(&self, map: &dyn MapCore) -> Result<DroppedTypes, DataPlaneError> {
+        let values = map
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| DataPlaneError::kernel("reading what the gate has dropped by type", error))?
+            .unwrap_or_default();
+        let mut frames = [0; DROPPED_TYPES + 1];
+        for value in values {
+            let words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+            frames.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
+        }
+        let [frames @ .., other] = frames;
+        let taken = self.cells().map(|cell| cell.load(Acquire)).zip(frames);
+        let types = taken
+            .take_while(|(cell, _)| *cell != 0)
+            .map(|(cell, frames)| ((cell & 0xffff) as u16, frames));
+        Ok(DroppedTypes::of(types.collect(), other))
+    }
+}

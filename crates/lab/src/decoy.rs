@@ -1,0 +1,86 @@
+//! Sockets of the service's that only hear what passed the gate as something that always passes: DHCP's ports, and ICMPv6.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What attackers put into such messages.
+pub(crate) const MARK: &[u8; 16] = b"in a disguise\0\0\0";
+/// UDP ports of DHCP servers.
+const DHCP_PORT: u16 = 67;
+const DHCP_V6_PORT: u16 = 547;
+/// How long a fence is repeated.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The sockets. Without IPv6 in the kernel only the first is there, and nothing else could arrive.
+#[derive(Debug)]
+pub(crate) struct Decoy {
+    dhcp: UdpSocket,
+    others: Vec<UdpSocket>,
+}
+
+impl Decoy {
+    /// In the calling thread's network namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        let dhcp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, DHCP_PORT))?;
+        let others: Vec<_> = [
+            UdpSocket::bind((Ipv6Addr::UNSPECIFIED, DHCP_V6_PORT)),
+            raw_icmpv6(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        for socket in others.iter().chain([&dhcp]) {
+            socket.set_nonblocking(true)?;
+        }
+        Ok(Self { dhcp, others })
+    }
+
+    /// Messages with [`MARK`] that have arrived since the last call, up to one that `neighbour`, a socket in the same namespace, sends
+    /// now; `None` when that does not arrive.
+    pub(crate) fn count(&self, neighbour: &UdpSocket) -> Option<u64> {
+        let mut count = self.others.iter().map(|socket| drain(socket).0).sum();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let _ = neighbour.send_to(b"fence", (Ipv4Addr::LOCALHOST, DHCP_PORT));
+            let (marked, others) = drain(&self.dhcp);
+            count += marked;
+            if others > 0 {
+                return Some(count);
+            }
+        }
+        None
+    }
+}
+
+/// Takes all that has arrived: how many messages have the mark, and how many have none.
+fn drain(socket: &UdpSocket) -> (u64, u64) {
+    let (mut marked, mut others) = (0, 0);
+    let mut buffer = [0; 2048];
+    while let Ok((bytes, _)) = socket.recv_from(&mut buffer) {
+        let message = buffer.get(..bytes).unwrap_or_default();
+        match message.windows(MARK.len()).any(|window| window == MARK) {
+            true => marked += 1,
+            false => others += 1,
+        }
+    }
+    (marked, others)
+}
+
+/// A raw socket of ICMPv6, which gets a copy of each message before the kernel judges it; read like one of UDP.
+fn raw_icmpv6() -> io::Result<UdpSocket> {
+    // SAFETY: no pointer is passed.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_INET6,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            libc::IPPROTO_ICMPV6,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened here, and belongs to nothing else.
+    Ok(UdpSocket::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
