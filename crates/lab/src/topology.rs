@@ -220,6 +220,21 @@ impl Lab {
         }
     }
 
+    /// Gives the interface towards the devices the gateway's MAC address, where a switch had it: a data plane that answers by
+    /// itself takes only frames for its interface.
+    ///
+    /// # Errors
+    /// The address cannot be set.
+    pub fn replace_switch(&self) -> Result<(), IpError> {
+        match self.middle {
+            Middle::Router => Ok(()),
+            Middle::Switch => iproute::batch(
+                &self.gateway,
+                &format!("link set {} address {}\n", self.gateway_devices_end.name, GATEWAY.mac),
+            ),
+        }
+    }
+
     /// Every interface with its namespace, from the devices to the service.
     #[must_use]
     pub fn ends(&self) -> [(&NetNs, &Interface); 4] {

@@ -495,6 +495,9 @@ impl Show<'_> {
                 .push("the comparison with xdp: CAP_BPF is missing".to_owned());
             return Ok(());
         }
+        self.lab
+            .replace_switch()
+            .map_err(|error| DemoError::Lab(error.into()))?;
         let site = self.start_gateway(other, audience)?;
         latency::introduce(&mut self.fleets.sampled, self.options, audience)?;
         self.measure(other, audience)?;
