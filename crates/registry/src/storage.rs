@@ -57,8 +57,8 @@ impl Storage {
         let said: std::result::Result<(Option<String>,), sqlx::Error> =
             sql::query(POSTGRES_STORAGE).fetch_one(connection).await;
         match said {
-            Ok((Some(_),)) => Self::Asked,
-            Ok((None,)) => Self::unnamed(),
+            // Before its tables are made there is no name yet.
+            Ok(_) => Self::Asked,
             Err(error) => {
                 log::warn!(
                     "the database does not say which it is ({error}): a recovery to an earlier time is not noticed; \

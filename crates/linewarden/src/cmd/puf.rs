@@ -16,6 +16,7 @@ pub enum PufCommand {
     #[command(after_help = "\
 The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin, \
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
+
 Exits with code 4 if enrollment would refuse a device: a part of its memory is not power-up state, its readouts are copies, \
 too little entropy is left, or two devices have memory in common. Of each memory, enrollment takes the first MiB.
 
