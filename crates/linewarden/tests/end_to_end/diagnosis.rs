@@ -15,7 +15,7 @@ fn prepare(place: &Place<'_>, port: u16) {
     )
     .unwrap();
     place.run("registry create --registry fleet.registry --key-file master.key");
-    place.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    place.run("device enroll simulated --device d1 --rows 120 --out devices --config gateway.toml");
 }
 
 /// An agent whose log goes to a file.
