@@ -321,6 +321,7 @@ fn xdp_asks_past_a_sealed_gate() {
 fn host_at(addresses: &[IpAddr]) -> Config {
     Config {
         local: addresses.to_vec(),
+        device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
         ..Shape::ATTESTING.config()
     }
 }

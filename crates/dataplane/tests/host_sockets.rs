@@ -386,7 +386,11 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
         ip(&format!("link set lw-device netns {thread_id}"));
         ip("address add 10.9.0.254/24 dev lw-gateway");
         ip("link set lw-gateway up");
-        let mut host = started(&config(&[gateway_ip.into()], port), 1);
+        let on_the_link = Config {
+            device_prefixes: vec!["10.9.0.0/24".parse().unwrap()],
+            ..config(&[gateway_ip.into()], port)
+        };
+        let mut host = started(&on_the_link, 1);
         let peer = Peer::connect(
             1,
             Mode::Key,

@@ -120,12 +120,13 @@ fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
     authenticate(&mut device, 1, 10, 0);
     let renew_ms = device.session().unwrap().renew_at_ms;
     let _due = device.poll(renew_ms);
-    let _request = device.start(nonce(2), renew_ms).unwrap();
+    let nonce = device.statement().within(nonce(2));
+    let _request = device.start(nonce, renew_ms).unwrap();
     // Of another gateway, which the device does not know yet, any row may come.
     for idx in 0..1_000 {
-        let mut other = forged(Mode::Pool, idx, &nonce(2));
+        let mut other = forged(Mode::Pool, idx, &nonce);
         other[20..24].copy_from_slice(&8u32.to_be_bytes());
-        for challenge in [other, forged(Mode::Pool, 1_010 - idx, &nonce(2))] {
+        for challenge in [other, forged(Mode::Pool, 1_010 - idx, &nonce)] {
             if let Ok(output) = device.handle(&challenge, &LOCAL_IP, renew_ms) {
                 let _ = read_all(&mut device, output, renew_ms);
             }
@@ -145,7 +146,7 @@ fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
         };
     }
     assert!(rows[..2].contains(&11), "{rows:?}");
-    let right = Offer::of(Mode::Pool, 11).challenge(&nonce(2));
+    let right = Offer::of(Mode::Pool, 11).challenge(&nonce);
     let _response = sent(device.handle(&right, &LOCAL_IP, now_ms).unwrap());
 }
 
@@ -161,7 +162,7 @@ fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
         let right = random.random_range(0..ROWS);
         let mut device = Device::new(config(Mode::Pool));
         let (mut now_ms, mut handshakes, mut readings) = (0, 1, 0);
-        let mut current: [u8; 16] = random.random();
+        let mut current = device.statement().within(random.random());
         let mut outputs = vec![device.start(current, now_ms).unwrap()];
         let mut honest_at_ms = None;
         let forge = |random: &mut StdRng, current: &[u8; 16]| {
@@ -180,7 +181,7 @@ fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
                     }
                     Output::NeedNonce => {
                         handshakes += 1;
-                        current = random.random();
+                        current = device.statement().within(random.random());
                         outputs.push(device.start(current, now_ms).unwrap());
                     }
                     _ => {}

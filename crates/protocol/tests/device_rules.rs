@@ -341,7 +341,8 @@ fn a_request_states_above_which_row_nothing_was_answered() {
     let _query = device.handle(&altered, &LOCAL_IP, RESPONSE_LIFETIME_MS);
     let output = device.puf_result(Ok(row_key(Mode::Pool, 150)), RESPONSE_LIFETIME_MS);
     assert_eq!(output, Output::None, "it was made for another statement");
-    let _response = answer(&mut device, &Offer::of(Mode::Pool, 5), 2, RESPONSE_LIFETIME_MS);
+    let later_ms = RESPONSE_LIFETIME_MS + 20;
+    let _response = answer(&mut device, &Offer::of(Mode::Pool, 5), 2, later_ms);
     assert_eq!(device.unanswered_from(), RowIndex(10), "it never falls");
     assert_eq!(device.last_accepted(), None);
 

@@ -123,11 +123,15 @@ impl World {
         }
     }
 
-    /// `host` never sees a frame with VLAN tags; here it gets them without, so that it knows what the others know.
+    /// `host` never sees a frame with VLAN tags; here it gets them without, so that it knows what the others know. Frames for
+    /// other stations do not reach its sockets' buffers at all (PACKET_OTHERHOST).
     pub(super) fn send_p4dra_host(&mut self, frame: &[u8], verdict: Verdict, out: &[u8]) {
         let (Some(side), Some(tags)) = (self.host.as_mut(), tags_of(frame)) else {
             return;
         };
+        if frame[0] & 1 == 0 && frame[..6] != gateway_end(false).mac {
+            return;
+        }
         let untagged = |frame: &[u8]| [&frame[..12], &frame[12 + 4 * tags..]].concat();
         let out = untagged(out);
         assert_eq!(side.batch.fill(&[untagged(frame)]), 1);
