@@ -1,5 +1,7 @@
 //! The first authentication of a device at a gateway (LAP/1 1.4.6).
 
+use std::collections::{HashMap, HashSet};
+
 use linewarden_protocol::gateway::challenge;
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::nonce::Statement;
@@ -113,7 +115,14 @@ impl Link {
         if proven.is_empty() {
             return Ok(Vec::new());
         }
-        let wishes: Vec<LeaseRequest> = proven
+        // Of each device the first proof is leased for. Another one in the same question, as a copy from elsewhere, would move the lease
+        // away from rows that the answer to the first one names.
+        let mut seen = HashSet::new();
+        let first: Vec<&Proven> = proven
+            .iter()
+            .filter(|proof| seen.insert(proof.device.info.device))
+            .collect();
+        let wishes: Vec<LeaseRequest> = first
             .iter()
             .map(|proof| {
                 let info = &proof.device.info;
@@ -121,20 +130,27 @@ impl Link {
             })
             .collect();
         let answers = self.registry().lease(self.fence(), &wishes).await?;
-        let mut admitted = Vec::with_capacity(proven.len());
-        for (proof, answer) in proven.iter().zip(answers) {
-            let granted = match answer {
-                Ok(granted) => granted,
+        let mut leased = HashMap::new();
+        for (proof, answer) in first.iter().zip(answers) {
+            match answer {
+                Ok(granted) => {
+                    leased.insert(proof.device.info.device, granted);
+                }
                 Err(error) => {
                     refused::<()>(error)?;
-                    continue;
                 }
-            };
+            }
+        }
+        let mut admitted = Vec::with_capacity(proven.len());
+        for Proven { at, device, idx, .. } in proven {
             // Another gateway may have been faster, and the credentials may be new ones: what was proved is then not
             // what is leased, and the device begins again.
-            let Proven { at, device, idx, .. } = proof;
-            if granted.held.start == idx.0 && granted.epoch == device.info.epoch {
-                admitted.push((*at, self.keys(device).provision(granted.held, granted.mark)));
+            if let Some(granted) = leased.get(&device.info.device)
+                && granted.held.start == idx.0
+                && granted.epoch == device.info.epoch
+            {
+                let provision = self.keys(device).provision(granted.held.clone(), granted.mark);
+                admitted.push((*at, provision));
             }
         }
         Ok(admitted)

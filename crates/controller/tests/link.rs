@@ -6,11 +6,14 @@
     clippy::indexing_slicing
 )]
 
+use std::ops::Range;
+
 use linewarden_controller::{
     Controller, Denial, Knock, Link, Policy, Provision, ROWS_HELD_MAX, Reception, Refusal, Want,
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Challenge, Header, Message, Request, Response, message_type};
 use linewarden_registry::{
@@ -80,9 +83,21 @@ fn request(device: DeviceId) -> Knock {
 }
 
 fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> Knock {
+    stating(device, idx, gateway, [3; 16])
+}
+
+fn refusing(unanswered_from: u32) -> [u8; 16] {
+    let stated = Statement {
+        unanswered_from: RowIndex(unanswered_from),
+        has_refused: true,
+    };
+    stated.within([3; 16])
+}
+
+fn stating(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> Knock {
     let mut response = Response {
         header: Header::new(message_type::RESPONSE, SUITE, 0, device),
-        nonce: [3; 16],
+        nonce,
         idx: idx.into(),
         gateway_id: gateway.0.into(),
         fresh: FRESH,
@@ -253,6 +268,102 @@ async fn one_device_does_not_disturb_the_others_of_a_question() {
         })
         .collect();
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
+}
+
+/// A RESPONSE that comes twice in one question, as from another address, and once more in the next: one answer, and what it names is
+/// free for no other gateway.
+async fn expect_one_answer(site: &Site, knock: Knock, rows: Range<u32>) {
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let knocks = [knock.clone(), knock.clone()];
+        answers.extend(site.link.receive(&knocks, FRESH).await.unwrap());
+    }
+    for answer in answers {
+        let Reception::Admit(provision) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(
+            (provision.indices(), provision.mark.0),
+            (rows.clone(), rows.start + 4)
+        );
+    }
+    let other = site.controller.connect(GatewayId(3), 1).await.unwrap();
+    let next = challenge(&other.receive(&[request(POOL)], FRESH).await.unwrap()[0]);
+    assert_eq!(next.idx.get(), rows.end);
+}
+
+#[tokio::test]
+async fn copies_of_a_response_get_one_answer_after_a_refusal() {
+    let site = Site::with_rows(60).await;
+    let two = site.controller.connect(TWO, 1).await.unwrap();
+    let _ = two.receive(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
+    expect_one_answer(&site, stating(POOL, 6, ONE, refusing(3)), 6..12).await;
+}
+
+/// Of two proofs of one device in one question the first is leased for.
+#[tokio::test]
+async fn of_two_proofs_in_one_question_one_moves_the_lease() {
+    let site = Site::with_rows(60).await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let knocks = [
+        stating(POOL, 6, ONE, refusing(5)),
+        stating(POOL, 7, ONE, refusing(7)),
+    ];
+    let answers = site.link.receive(&knocks, FRESH).await.unwrap();
+    let [Reception::Admit(provision), Reception::Silence] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(provision.indices(), 6..12);
+    let leases = site.registry.leases_of(POOL).await.unwrap();
+    assert_eq!((leases[0].rows.clone(), site.floor().await), (6..12, 12));
+}
+
+#[tokio::test]
+async fn copies_of_a_response_get_one_answer_after_a_restore() {
+    let site = Site::with_rows(60).await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let directory = tempfile::tempdir().unwrap();
+    for stated in [0, 9] {
+        let path = directory.path().join(stated.to_string());
+        site.registry.copy_to(&*path, |_| ()).await.unwrap();
+        let registry = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
+            .await
+            .unwrap();
+        let controller = Controller::new(registry.clone(), site.controller.policy());
+        let link = controller.connect(ONE, 1).await.unwrap();
+        let restored = Site {
+            registry,
+            controller,
+            link,
+        };
+        let nonce = Statement {
+            unanswered_from: RowIndex(stated),
+            has_refused: false,
+        };
+        // Above what was stated, or leased, and what two gateways may have.
+        let first = stated.max(6) + 12;
+        let knock = stating(POOL, first, ONE, nonce.within([3; 16]));
+        expect_one_answer(&restored, knock, first..first + 6).await;
+    }
+    // It has answered rows that this state does not know: none is left for it.
+    let path = directory.path().join("shorter");
+    site.registry.copy_to(&*path, |_| ()).await.unwrap();
+    let registry = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
+        .await
+        .unwrap();
+    let link = Controller::new(registry, site.controller.policy())
+        .connect(ONE, 1)
+        .await
+        .unwrap();
+    let beyond = Statement {
+        unanswered_from: RowIndex(70),
+        has_refused: false,
+    };
+    for idx in [6, 18] {
+        let knocks = [stating(POOL, idx, ONE, beyond.within([3; 16]))];
+        let answers = link.receive(&knocks, FRESH).await.unwrap();
+        assert!(matches!(answers[..], [Reception::Silence]), "{answers:?}");
+    }
 }
 
 #[tokio::test]

@@ -200,7 +200,9 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     let server = refuse_missing(&mut connection, registry).await?;
     let keys = examine_with(&mut connection, registry, key).await?;
     migrations::run(&mut connection).await.map_err(at(registry))?;
-    let storage = Storage::of_database(&mut connection).await;
+    let storage = Storage::of_database(&mut connection)
+        .await
+        .map_err(at(registry))?;
     connection.close().await.map_err(at(registry))?;
 
     let pool = || {
@@ -254,7 +256,10 @@ impl Draft {
         let server = Server::ask(&mut connection, registry)
             .await
             .map_err(at_once(registry))?;
-        let names_storage = matches!(Storage::of_database(&mut connection).await, Storage::Asked);
+        let storage = Storage::of_database(&mut connection)
+            .await
+            .map_err(at(registry))?;
+        let names_storage = matches!(storage, Storage::Asked);
         connection.close().await.map_err(at(registry))?;
         let exists = || RegistryError::AlreadyExists {
             registry: registry.clone(),

@@ -202,7 +202,7 @@ fn wiping_is_needed() {
 
 #[test]
 fn memory_is_taken_up_by_the_next_process_only() {
-    is_noticed_by(51, Rule::Owner);
+    is_noticed_by(84, Rule::Owner);
 }
 
 #[test]

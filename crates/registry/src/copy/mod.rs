@@ -14,7 +14,7 @@ use crate::enrol::Progress;
 use crate::error::{RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Builder, Connection, Value};
-use crate::storage;
+use crate::storage::{self, Served};
 use crate::store::{Draft, Options, Registry, at, is_copied_to};
 
 /// Parameters of one statement: SQLite takes 32,766.
@@ -109,8 +109,8 @@ impl Registry {
         };
         let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
         // Leases go on there, unless they had ended here.
-        let (is_served, _) = self.incarnation(&mut transaction).await?;
-        if is_served {
+        let (served, _) = self.incarnation(&mut transaction).await?;
+        if served != Served::Elsewhere {
             let there = draft.storage()?;
             let there = there.name(draft.connection()?).await?;
             storage::note(draft.connection()?, &there).await?;
@@ -196,6 +196,9 @@ async fn fill(
             ),
         });
     }
+    storage::note_copy(draft.connection()?)
+        .await
+        .map_err(at(target))?;
     Ok(copied)
 }
 
@@ -287,7 +290,7 @@ mod tests {
     /// Every column of every table is copied but those that are named here, so a new one cannot be forgotten.
     #[tokio::test]
     async fn nothing_that_a_registry_holds_is_left_behind() {
-        // A copy is known by the storage that it does not name. How gateways stood last is told anew within seconds.
+        // A copy notes that it is one. How gateways stood last is told anew within seconds.
         const LEFT: [&str; 7] = [
             "registry.storage",
             "registry.moved_to",

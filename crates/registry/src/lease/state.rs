@@ -135,8 +135,9 @@ impl Lease {
     }
 
     /// The device has answered rows that were leased to nobody, or was offered one that it has answered: its last proof was lost, or an
-    /// old copy of the registry was put back. Its lease begins above all that it has answered, and above all that was leased. Beyond the
-    /// last row there is nothing to begin with. Rows that the lease leaves behind unused.
+    /// old copy of the registry was put back. Its lease begins above all that it has answered, and above all that was leased. A lease that
+    /// begins there already stays, so that the same proof again gets the same rows. A statement beyond the last row says nothing by
+    /// itself; with a refused row, or after a return to an earlier state, no row is left. Rows that the lease leaves behind unused.
     fn begin_above(&mut self, pool: &mut Pool, request: &LeaseRequest) -> Range<u32> {
         let (rows, floor) = (pool.info.indices(), pool.info.idx_floor.0);
         let Statement {
@@ -144,12 +145,14 @@ impl Lease {
             has_refused,
         } = request.stated;
         let is_used = row > 0 || floor > rows.start;
-        let is_first = pool.is_put_back && is_used;
-        let is_news = row > floor || row > 0 && has_refused || is_first;
-        if !is_news || row > rows.end {
+        let is_first = std::mem::take(&mut pool.is_put_back) && is_used;
+        // It refuses only what lies below its statement.
+        let is_refused = has_refused && self.rows.start < row;
+        let is_unknown = row > floor && row <= rows.end;
+        if !is_unknown && !is_refused && !is_first {
             return 0..0;
         }
-        let mut start = row.max(floor);
+        let mut start = row.min(rows.end).max(floor);
         if is_first {
             // Gateways that have not heard of it yet go on with rows that they had been leased above the last one that was answered.
             let beyond = start.saturating_add(request.hold.saturating_mul(UNAWARE_GATEWAYS));

@@ -456,3 +456,27 @@ async fn a_file_put_in_the_registrys_place_is_known_as_another() {
     let anew = gateway(&registry).await;
     registry.verify_fence(&anew).await.unwrap();
 }
+
+/// A registry of the schema of before, and one whose database did not say which it is, go on: leases and fences stay.
+#[tokio::test]
+async fn a_storage_that_was_not_noted_before_is_noted_and_ends_nothing() {
+    for note in ["NULL", "'unnamed'"] {
+        let (_directory, place) = fleet_of_40().await;
+        let registry = open(&place).await.unwrap();
+        let fence = gateway(&registry).await;
+        let granted = lease(&registry, &fence, 1, 0, 2).await.unwrap();
+        registry.close().await;
+        sql(&place, &format!("UPDATE registry SET storage = {note}")).await;
+        let registry = open(&place).await.unwrap();
+        registry.verify_fence(&fence).await.unwrap();
+        let next = gateway(&registry).await;
+        assert_eq!(next.number(), fence.number() + 1, "{note}");
+        let held = registry.leases_of(DeviceId(1)).await.unwrap();
+        assert_eq!(held.len(), 1, "{note}");
+        assert_eq!(held[0].rows, granted.rows, "{note}");
+        // A second row would not fit.
+        let if_not_noted =
+            "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL OR storage = 'unnamed'";
+        sql(&place, if_not_noted).await;
+    }
+}

@@ -396,13 +396,40 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
     );
     let granted = lease(&registry, &one, stated(21, true)).await.unwrap();
     assert_eq!(granted.held, 26..30);
-    // Beyond the pool it says nothing.
+    // Beyond the pool it says nothing, unless it has refused a row: then none is left that it answers.
     let Site { registry, one, .. } = Site::with_pool(10).await;
-    assert_eq!(lease(&registry, &one, stated(11, true)).await.unwrap().rows, 0..4);
-    assert!(matches!(
-        lease(&registry, &one, stated(10, true)).await,
-        Err(RegistryError::RowsExhausted { .. })
-    ));
+    assert_eq!(
+        lease(&registry, &one, stated(11, false)).await.unwrap().rows,
+        0..4
+    );
+    for row in [10, 11] {
+        assert!(matches!(
+            lease(&registry, &one, stated(row, true)).await,
+            Err(RegistryError::RowsExhausted { .. })
+        ));
+    }
+}
+
+/// The same proof again, in one question or in two, gets the same rows, and none of them is free for others meanwhile.
+#[tokio::test]
+async fn a_statement_that_comes_twice_moves_a_lease_once() {
+    let Site { registry, one, two } = Site::with_pool(60).await;
+    assert_eq!(lease(&registry, &two, wish(0, 8, 2)).await.unwrap().rows, 0..8);
+    assert_eq!(settle(&registry, &two, 3, false).await.unwrap(), 5);
+    let refused = LeaseRequest {
+        stated: Statement {
+            unanswered_from: RowIndex(5),
+            has_refused: true,
+        },
+        ..wish(0, 4, 2)
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let answers = registry.lease(&one, &[refused, refused]).await.unwrap();
+        held.extend(answers.into_iter().map(|answer| answer.unwrap().held));
+    }
+    assert_eq!(held, [5..9, 5..9, 5..9, 5..9]);
+    assert_eq!(lease(&registry, &two, wish(3, 4, 4)).await.unwrap().rows, 9..13);
 }
 
 #[tokio::test]

@@ -121,8 +121,8 @@ impl World {
         let loss = is_lost.then(|| failed(&ask, lost()));
         let devices = knocking(&ask);
         let answer = self.answer(at, &link, ask);
-        if is_restored(&answer) {
-            // The next question registers it anew.
+        if loss.is_none() && is_restored(&answer) {
+            // The next question registers it anew. Who has not heard the answer shows the old registration again.
             let process = &mut self.processes[at];
             (process.link, process.leases, process.verifier) = (None, None, None);
         }
