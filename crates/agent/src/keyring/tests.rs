@@ -45,7 +45,11 @@ fn previous_helper_data_that_cannot_be_used_are_left_out() {
         (".previous.4", &one.to_bytes()),
     ]);
     let previous = Keyring::read_from(&path).unwrap().previous;
-    assert!(matches!(&previous[..], [kept] if *kept == other), "{}", previous.len());
+    assert!(
+        matches!(&previous[..], [kept] if *kept == other),
+        "{}",
+        previous.len()
+    );
     let (_home, path) = files(&[("", &pool.to_bytes()), (".previous", &other.to_bytes())]);
     assert_eq!(Keyring::read_from(&path).unwrap().previous, []);
     let (_home, path) = files(&[("", &one.to_bytes())]);
