@@ -377,6 +377,7 @@ impl Agent {
             }
             self.link = None;
             self.device.abandon();
+            self.options.keyring.forget_handshake();
         }
         if now_ms < self.relink_at_ms {
             return Ok(());
@@ -411,7 +412,7 @@ impl Agent {
         self.began_ms = boot_ms();
         self.nak_shown = false;
         self.answers = Answers::default();
-        self.options.keyring.begin();
+        self.options.keyring.forget_handshake();
         let output = self
             .device
             .start(nonce, self.began_ms)
@@ -457,6 +458,7 @@ impl Agent {
                     Output::None
                 }
                 Output::Failed { failure, retry_at_ms } => {
+                    self.options.keyring.forget_handshake();
                     if self.answers.has_rejected() {
                         self.options.keyring.doubt();
                     }
@@ -511,9 +513,9 @@ impl Agent {
             health,
             ..
         } = &mut self.options;
-        let key = keyring
-            .next_to_try()
-            .row_key(&mut *self.puf, health, device.suite, device.device, query);
+        let key = keyring.read_next(|credential| {
+            credential.row_key(&mut *self.puf, health, device.suite, device.device, query)
+        });
         let key = key.map_err(|error| {
             self.answers.note_failed_reading();
             sink(&Report::PufFailed {
@@ -535,9 +537,8 @@ impl Agent {
 
     fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
         self.authenticated = true;
-        self.fall_back(sink);
+        self.settle(sink);
         (self.told_of_spent_row, self.doubts_session) = (false, false);
-        self.confirm_key(sink);
         if let Some(session) = self.device.session() {
             sink(&Report::Authenticated {
                 device: self.options.device.device.to_string(),

@@ -94,8 +94,9 @@ impl fmt::Display for SpentRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "whoever answers as the gateway (which such a message does not prove) offers row {}, which this device has spent: \
-             was its registry put back to an earlier state that it does not notice? see \"Disaster recovery\" in docs/operations.md",
+            "a CHALLENGE offers row {}, which this device has spent; the message is not authenticated: its sender forged it, or the \
+             registry was restored to an earlier state without noticing it; if it continues, see \"Disaster recovery\" in \
+             docs/operations.md",
             self.0.0
         )
     }

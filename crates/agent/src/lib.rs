@@ -39,7 +39,7 @@ pub use agent::{Agent, AgentError, AgentOptions, Ended};
 pub use attest::AttestOptions;
 pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
-pub use keyring::Keyring;
+pub use keyring::{Keyring, remove_previous};
 pub use link::{LinkError, interface_mac};
 pub use peer::Peer;
 pub use renewal::RenewalOptions;

@@ -3,7 +3,9 @@
 //! A row whose ACK verified is never answered again, by no process of this device, whatever a registry says that was put back to an
 //! earlier state. A row that was answered and not acknowledged may be asked for again, for its RESPONSE may be lost. What is
 //! written is on the disk before the RESPONSE leaves, and again when the ACK has come: two files of some hundred bytes for each
-//! authentication.
+//! authentication. What could not be written is written with the next one.
+//!
+//! The file keeps the last four pools that were in use: earlier helper data that are put back find their rows.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,12 +18,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::credential::Credential;
 
-const MAGIC: &[u8; 8] = b"LWSPENT\x01";
-const HEAD_BYTES: usize = MAGIC.len() + POOL_BYTES + 4;
+const MAGIC: &[u8; 8] = b"LWSPENT\x02";
+const HEAD_BYTES: usize = POOL_BYTES + 4 + 4;
 const POOL_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
-/// Of a pool of 2^24 rows of which every other one is spent.
-const FILE_BYTES_MAX: usize = 1 << 26;
+/// Pools that are kept, the one in use among them.
+const POOLS_MAX: usize = 4;
+/// Of pools of 2^24 rows of which every other one is spent.
+const FILE_BYTES_MAX: usize = POOLS_MAX * ((1 << 26) + HEAD_BYTES) + MAGIC.len() + DIGEST_BYTES;
 
 /// Why a file of spent rows cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -121,57 +125,77 @@ impl SpentRows {
         true
     }
 
-    /// The file's content.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + 8 * self.accepted.len() + DIGEST_BYTES);
-        bytes.extend_from_slice(MAGIC);
+    /// `pool 16 | unanswered_from u32 | n u32 | n × (first u32 | end u32)`.
+    fn write_to(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.pool);
         bytes.extend_from_slice(&self.unanswered_from.to_be_bytes());
+        let ranges = u32::try_from(self.accepted.len()).unwrap_or(u32::MAX);
+        bytes.extend_from_slice(&ranges.to_be_bytes());
         for (first, end) in &self.accepted {
             bytes.extend_from_slice(&first.to_be_bytes());
             bytes.extend_from_slice(&end.to_be_bytes());
         }
-        let digest = Sha256::digest(&bytes);
-        bytes.extend_from_slice(&digest);
-        bytes
     }
 
-    /// Reads what [`SpentRows::to_bytes`] has made; `None` if it is anything else.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (text, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
-        if Sha256::digest(text)[..] != *digest {
-            return None;
-        }
-        let rest = text.strip_prefix(MAGIC)?;
-        let (pool, rest) = rest.split_first_chunk::<POOL_BYTES>()?;
-        let (unanswered_from, mut rest) = rest.split_first_chunk::<4>()?;
+    fn read_from(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (pool, rest) = bytes.split_first_chunk::<POOL_BYTES>()?;
+        let (unanswered_from, rest) = rest.split_first_chunk::<4>()?;
+        let (ranges, mut rest) = rest.split_first_chunk::<4>()?;
         let mut rows = Self {
             pool: *pool,
             unanswered_from: u32::from_be_bytes(*unanswered_from),
             accepted: BTreeMap::new(),
         };
-        while let Some((first, behind)) = rest.split_first_chunk::<4>() {
+        for _ in 0..u32::from_be_bytes(*ranges) {
+            let (first, behind) = rest.split_first_chunk::<4>()?;
             let (end, behind) = behind.split_first_chunk::<4>()?;
             rows.accepted
                 .insert(u32::from_be_bytes(*first), u32::from_be_bytes(*end));
             rest = behind;
         }
-        rest.is_empty().then_some(rows)
+        Some((rows, rest))
     }
+}
+
+/// The file's content: `"LWSPENT" 2 | pools, the one in use first | SHA-256 of all before`.
+fn to_bytes<'a>(pools: impl Iterator<Item = &'a SpentRows>) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    pools.for_each(|rows| rows.write_to(&mut bytes));
+    let digest = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&digest);
+    bytes
+}
+
+/// Reads what [`to_bytes`] has made; `None` if it is anything else.
+fn from_bytes(bytes: &[u8]) -> Option<Vec<SpentRows>> {
+    let (text, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
+    if Sha256::digest(text)[..] != *digest {
+        return None;
+    }
+    let mut rest = text.strip_prefix(MAGIC)?;
+    let mut pools = Vec::new();
+    while !rest.is_empty() {
+        let (rows, behind) = SpentRows::read_from(rest)?;
+        pools.push(rows);
+        rest = behind;
+    }
+    Some(pools)
 }
 
 /// The same on disk.
 #[derive(Debug)]
 pub struct SpentFile {
     rows: SpentRows,
+    /// Of other pools, those last in use first.
+    others: Vec<SpentRows>,
+    /// What is here is not all on the disk.
+    is_dirty: bool,
     /// `None`: they are forgotten with this process.
     path: Option<PathBuf>,
 }
 
 impl SpentFile {
-    /// Reads what lies beside the helper data in `helper`; of another pool than theirs it says nothing. `None` in key mode.
+    /// Reads what lies beside the helper data in `helper`: the rows of their pool, and of those before. `None` in key mode.
     ///
     /// # Errors
     /// A file that cannot be read or is damaged.
@@ -180,16 +204,16 @@ impl SpentFile {
             return Ok(None);
         };
         let path = beside(helper);
-        let rows = match read_bounded(&path, FILE_BYTES_MAX) {
-            Ok(bytes) => {
-                SpentRows::from_bytes(&bytes).ok_or_else(|| SpentError::Damaged { path: path.clone() })?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => blank.clone(),
+        let mut pools = match read_bounded(&path, FILE_BYTES_MAX) {
+            Ok(bytes) => from_bytes(&bytes).ok_or_else(|| SpentError::Damaged { path: path.clone() })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(SpentError::Read { path, source }),
         };
-        let rows = if rows.pool == blank.pool { rows } else { blank };
+        let known = pools.iter().position(|rows| rows.pool == blank.pool);
         Ok(Some(Self {
-            rows,
+            rows: known.map_or(blank, |known| pools.remove(known)),
+            others: pools,
+            is_dirty: false,
             path: Some(path),
         }))
     }
@@ -197,7 +221,12 @@ impl SpentFile {
     /// In memory only, for helper data that come from no file. `None` in key mode.
     #[must_use]
     pub fn in_memory(credential: &Credential) -> Option<Self> {
-        SpentRows::of(credential).map(|rows| Self { rows, path: None })
+        SpentRows::of(credential).map(|rows| Self {
+            rows,
+            others: Vec::new(),
+            is_dirty: false,
+            path: None,
+        })
     }
 
     /// The rows.
@@ -209,12 +238,10 @@ impl SpentFile {
     /// A RESPONSE with that row is about to leave: notes it, durably.
     ///
     /// # Errors
-    /// The file's; in memory it is noted all the same.
+    /// The file's; in memory it is noted all the same, and the next call writes it again.
     pub fn answer(&mut self, row: RowIndex) -> io::Result<()> {
-        match self.rows.answer(row) {
-            true => self.write(),
-            false => Ok(()),
-        }
+        self.is_dirty |= self.rows.answer(row);
+        self.write()
     }
 
     /// An ACK for that row has verified: notes it, durably.
@@ -222,17 +249,17 @@ impl SpentFile {
     /// # Errors
     /// As [`SpentFile::answer`].
     pub fn accept(&mut self, row: RowIndex) -> io::Result<()> {
-        match self.rows.accept(row) {
-            true => self.write(),
-            false => Ok(()),
-        }
+        self.is_dirty |= self.rows.accept(row);
+        self.write()
     }
 
-    fn write(&self) -> io::Result<()> {
-        match &self.path {
-            Some(path) => replace(path, &self.rows.to_bytes()),
-            None => Ok(()),
+    fn write(&mut self) -> io::Result<()> {
+        if let (true, Some(path)) = (self.is_dirty, &self.path) {
+            let others = self.others.iter().take(POOLS_MAX - 1);
+            replace(path, &to_bytes([&self.rows].into_iter().chain(others)))?;
         }
+        self.is_dirty = false;
+        Ok(())
     }
 }
 
@@ -244,7 +271,13 @@ fn beside(helper: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use linewarden_protocol::ids::DeviceId;
+    use linewarden_puf::extractor::{PoolEnrolment, enrol_pool};
+    use rand_chacha::ChaCha20Rng;
+    use rand_chacha::rand_core::SeedableRng as _;
+
     use super::*;
+    use crate::source::FleetSeed;
 
     #[test]
     fn accepted_rows_join_in_whatever_order_they_come() {
@@ -266,7 +299,7 @@ mod tests {
         ] {
             assert_eq!(rows.is_accepted(RowIndex(row)), is_accepted, "{row}");
         }
-        assert_eq!(SpentRows::from_bytes(&rows.to_bytes()), Some(rows));
+        assert_eq!(from_bytes(&to_bytes([&rows].into_iter())), Some(vec![rows]));
     }
 
     #[test]
@@ -277,20 +310,73 @@ mod tests {
         assert!(!rows.is_accepted(RowIndex(7)));
         assert!(!rows.answer(RowIndex(3)), "it never falls");
         assert_eq!(rows.unanswered_from(), RowIndex(8));
-        let read = SpentRows::from_bytes(&rows.to_bytes());
-        assert_eq!(read, Some(rows));
+        assert_eq!(from_bytes(&to_bytes([&rows].into_iter())), Some(vec![rows]));
     }
 
     #[test]
     fn what_is_not_as_it_was_written_is_refused() {
         let mut rows = SpentRows::default();
         rows.accept(RowIndex(1));
-        let bytes = rows.to_bytes();
+        let bytes = to_bytes([&rows, &rows].into_iter());
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[at] ^= 1;
-            assert_eq!(SpentRows::from_bytes(&altered), None, "byte {at}");
-            assert_eq!(SpentRows::from_bytes(&bytes[..at]), None, "{at} bytes");
+            assert_eq!(from_bytes(&altered), None, "byte {at}");
+            assert_eq!(from_bytes(&bytes[..at]), None, "{at} bytes");
         }
+    }
+
+    fn pool(seed: u64) -> Credential {
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let mut chip =
+            toml::from_str::<crate::source::SimulatedPuf>("model = \"xor-arbiter\"\nseed_file = \"unused\"")
+                .unwrap()
+                .build(&FleetSeed::from_bytes([1; 32]), DeviceId(1), 1)
+                .unwrap();
+        Credential::Pool(
+            enrol_pool(&mut chip, &PoolEnrolment::rows(1), &mut rng)
+                .unwrap()
+                .helper,
+        )
+    }
+
+    #[test]
+    fn earlier_helper_data_that_are_put_back_find_their_rows() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("d1.helper");
+        let pools: Vec<Credential> = (0..5).map(pool).collect();
+        let read = |pool: &Credential| SpentFile::read_beside(&path, pool).unwrap().unwrap();
+        for (row, pool) in (1..).zip(&pools) {
+            let mut file = read(pool);
+            assert_eq!(file.rows(), &SpentRows::of(pool).unwrap());
+            file.accept(RowIndex(row)).unwrap();
+        }
+        let is_known = |row, pool| read(pool).rows().is_accepted(RowIndex(row));
+        let known: Vec<bool> = (1..).zip(&pools).map(|(row, pool)| is_known(row, pool)).collect();
+        assert_eq!(known, [false, true, true, true, true], "the last four");
+        read(&pools[1]).accept(RowIndex(7)).unwrap();
+        read(&pools[0]).accept(RowIndex(7)).unwrap();
+        let known: Vec<bool> = (1..).zip(&pools).map(|(row, pool)| is_known(row, pool)).collect();
+        assert_eq!(known, [false, true, false, true, true], "those last in use");
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_written_is_written_with_the_next_call() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("not-there-yet");
+        let path = directory.join("d1.helper");
+        let pool = pool(1);
+        let mut file = SpentFile::read_beside(&path, &pool).unwrap().unwrap();
+        file.answer(RowIndex(4)).unwrap_err();
+        file.accept(RowIndex(4)).unwrap_err();
+        file.accept(RowIndex(4)).unwrap_err();
+        std::fs::create_dir(&directory).unwrap();
+        // A further copy of the same RESPONSE: no row is new.
+        file.answer(RowIndex(4)).unwrap();
+        let read = SpentFile::read_beside(&path, &pool).unwrap().unwrap();
+        assert!(read.rows().is_accepted(RowIndex(4)));
+        // Nothing is written that is on the disk already.
+        std::fs::remove_dir_all(&directory).unwrap();
+        file.answer(RowIndex(4)).unwrap();
     }
 }

@@ -22,11 +22,13 @@ use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Disposition;
+use linewarden_protocol::wire::{self, Message, message_type};
 use linewarden_puf::extractor::{KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
 use linewarden_puf::health::HealthTest;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 use rustix::event::{EventfdFlags, eventfd};
+use zerocopy::IntoBytes as _;
 
 const GATEWAY: GatewayId = GatewayId(9);
 const DEVICE: DeviceId = DeviceId(0x00d1);
@@ -41,6 +43,11 @@ struct Oracle {
 
 impl Oracle {
     fn start(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)]) -> Self {
+        Self::start_with(lease_s, mode, keys, false)
+    }
+
+    /// With a forger whose CHALLENGE comes before each of the gateway's.
+    fn start_with(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)], has_forger: bool) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let address = socket.local_addr().unwrap();
@@ -68,7 +75,7 @@ impl Oracle {
             .unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || serve(gateway, &socket, &stopped));
+        let thread = std::thread::spawn(move || serve(gateway, &socket, &stopped, has_forger));
         Self {
             address,
             stop,
@@ -84,7 +91,7 @@ impl Drop for Oracle {
     }
 }
 
-fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool) {
+fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool, has_forger: bool) {
     let began = Instant::now();
     let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
     gateway.restart_fresh(fresh(1), fresh(2), Now::default());
@@ -112,6 +119,18 @@ fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool) {
             dst_port: 20550,
         };
         let payload = &mut buffer[..length];
+        if has_forger && let Ok(Message::Request(request)) = wire::parse(payload) {
+            let forged = wire::Challenge {
+                header: wire::Header::new(message_type::CHALLENGE, SUITE, 0, DEVICE),
+                idx: 7.into(),
+                gateway_id: GATEWAY.0.into(),
+                challenge: [0; 8],
+                fresh: [1; 8],
+                nonce_echo: request.nonce[..8].try_into().unwrap(),
+                tag: [3; 16],
+            };
+            socket.send_to(forged.as_bytes(), from).unwrap();
+        }
         if gateway.handle_payload(now, &meta, payload).disposition() == Disposition::Reply {
             socket.send_to(payload, from).unwrap();
         }
@@ -137,6 +156,11 @@ fn enrol_strong(rows: u32) -> (Credential, Vec<([u8; 8], RowKey)>) {
 }
 
 fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> Agent {
+    let mode = credential.mode();
+    agent_with(Keyring::fixed(credential), mode, model, seed, gateway)
+}
+
+fn agent_with(keyring: Keyring, mode: Mode, model: &str, seed: u8, gateway: SocketAddr) -> Agent {
     let chip = puf(model)
         .build(&FleetSeed::from_bytes([seed; 32]), DEVICE, 7)
         .unwrap();
@@ -145,11 +169,11 @@ fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> 
         device: DeviceConfig {
             device: DEVICE,
             suite: SUITE,
-            mode: credential.mode(),
+            mode,
             gateways: GatewayPolicy::pinned(&[GATEWAY]).unwrap(),
             bound_mac: None,
         },
-        keyring: Keyring::fixed(credential),
+        keyring,
         renewal: None,
         desk_port: 1,
         peers: Vec::new(),
@@ -158,7 +182,7 @@ fn agent(credential: Credential, model: &str, seed: u8, gateway: SocketAddr) -> 
         health: HealthTest::default(),
         gateway,
         once: false,
-        give_up_after: Some(Duration::from_secs(20)),
+        give_up_after: Some(Duration::from_secs(60)),
     };
     Agent::new(options, chip)
 }
@@ -202,18 +226,71 @@ fn it_authenticates_and_renews_before_the_lease_is_over() {
     ));
 }
 
-#[test]
-fn key_mode_works_with_a_weak_puf() {
+fn enrol_weak(seed: u64) -> (Credential, RowKey) {
     let mut chip = puf("sram")
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
         .unwrap();
-    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let enrolled = enrol_puf(&mut chip, 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
+    (Credential::Key(enrolled.helper), key)
+}
+
+#[test]
+fn key_mode_works_with_a_weak_puf() {
+    let (credential, key) = enrol_weak(3);
     let oracle = Oracle::start(1, Mode::Key, &[([0; 8], key)]);
-    let mut agent = agent(Credential::Key(enrolled.helper), "sram", 1, oracle.address);
+    let mut agent = agent(credential, "sram", 1, oracle.address);
     let (_, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 2);
     assert_eq!(rows_of(&reports), [0, 1]);
+}
+
+/// Endings of the files of a device that renewed its key four times, the last time without an answer.
+const SETS: [&str; 5] = [".new", "", ".previous", ".previous.2", ".previous.3"];
+
+/// A forged CHALLENGE that comes first has the device read the PUF with all sets of helper data, one after another. The genuine one
+/// then verifies with a row key that was read before the last one.
+#[test]
+fn helper_data_whose_key_verified_become_the_file_whatever_was_read_last() {
+    let sets: Vec<(Credential, RowKey)> = (10..15).map(enrol_weak).collect();
+    std::thread::scope(|scope| {
+        for (registered, after) in [
+            (0, [None, Some(0), Some(1), Some(2), Some(3)]),
+            (1, [Some(0), Some(1), Some(2), Some(3), Some(4)]),
+            (2, [Some(0), Some(2), Some(1), Some(2), Some(3)]),
+            (4, [Some(0), Some(4), Some(1), Some(2), Some(3)]),
+        ] {
+            let sets = &sets;
+            scope.spawn(move || {
+                let files = files_after_a_session(sets, registered);
+                assert_eq!(files, after, "the registry has the key of {:?}", SETS[registered]);
+            });
+        }
+    });
+}
+
+/// Which set lies in which file after a session with a gateway that has the key of one of them.
+fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [Option<usize>; 5] {
+    let home = tempfile::tempdir().unwrap();
+    let path = |ending: &str| home.path().join(format!("d1.helper{ending}"));
+    for (ending, (credential, _)) in SETS.iter().zip(sets) {
+        std::fs::write(path(ending), credential.to_bytes()).unwrap();
+    }
+    let key = sets[registered].1.clone();
+    let oracle = Oracle::start_with(60, Mode::Key, &[([0; 8], key)], true);
+    let keyring = Keyring::read_from(&path("")).unwrap();
+    let mut agent = agent_with(keyring, Mode::Key, "sram", 1, oracle.address);
+    let (ended, reports) = run(&mut agent, |reports| !rows_of(reports).is_empty());
+    assert_eq!(ended, Ended::Stopped, "{reports:?}");
+    let renewed = reports.contains(&Report::KeyRenewed);
+    let older = reports.contains(&Report::OlderKey);
+    assert_eq!((renewed, older), (registered == 0, registered > 1), "{reports:?}");
+    assert!(!path(".previous.4").exists() || registered > 1);
+    SETS.map(|ending| {
+        let content = std::fs::read(path(ending)).ok()?;
+        let set = sets.iter().position(|(set, _)| set.to_bytes() == content);
+        Some(set.expect("one of the sets"))
+    })
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use linewarden_protocol::ids::RowIndex;
 
 use super::{Agent, Sink};
+use crate::keyring::Set;
 use crate::renewal::{Renewal, RenewalOptions};
 use crate::report::Report;
 
@@ -15,29 +16,35 @@ impl Agent {
         }
     }
 
-    /// A session that the helper data of before the last renewal have opened shows that the registry was put back: it gets the newer key
-    /// again.
-    pub(super) fn fall_back(&mut self, sink: Sink<'_>) {
-        match self.options.keyring.settle() {
-            Ok(false) => {}
-            Ok(true) => {
-                let renewal = self
-                    .renewal
-                    .get_or_insert_with(|| Renewal::new(RenewalOptions::default()));
-                renewal.reopen();
-                sink(&Report::OlderKey);
-            }
-            Err(error) => sink(&Report::NotRenewed {
-                why: format!("the helper data of before cannot take the newer ones' place: {error}"),
-            }),
+    /// A session shows which of the helper data's keys the registry has.
+    pub(super) fn settle(&mut self, sink: Sink<'_>) {
+        let Some(session) = self.device.session() else {
+            return;
+        };
+        match self.options.keyring.opened(session, self.device.config()) {
+            Set::Pending => self.confirm_key(sink),
+            Set::Current => {}
+            Set::Previous(number) => self.fall_back(number, sink),
         }
     }
 
-    /// A session that new helper data have opened shows that the registry has their key.
-    pub(super) fn confirm_key(&mut self, sink: Sink<'_>) {
-        if !self.options.keyring.has_used_pending() {
+    /// The registry was restored to an earlier state: it gets the newer key again.
+    fn fall_back(&mut self, number: usize, sink: Sink<'_>) {
+        if let Err(error) = self.options.keyring.restore(number) {
+            sink(&Report::NotRenewed {
+                why: format!("the previous helper data cannot take the newer ones' place: {error}"),
+            });
             return;
         }
+        let renewal = self
+            .renewal
+            .get_or_insert_with(|| Renewal::new(RenewalOptions::default()));
+        renewal.reopen();
+        sink(&Report::OlderKey);
+    }
+
+    /// The registry has the new key.
+    fn confirm_key(&mut self, sink: Sink<'_>) {
         let promoted = self.options.keyring.promote();
         if let Some(renewal) = &mut self.renewal {
             renewal.confirmed(promoted.is_ok());

@@ -119,30 +119,56 @@ impl KeySource {
 /// The file that a key was read from: another one may take its place while the agent runs, as when the device is enrolled anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// The TPM that the key lies in; `None` of a software key.
-    pub tcti: Option<String>,
+    path: PathBuf,
+    tcti: Option<String>,
+    /// As it was before the key was read; `None`: no key was read yet.
+    stamp: Option<Stamp>,
 }
 
 /// What tells one content of a file from another.
-pub(crate) type Stamp = (u64, u64, u64, i64, i64);
+type Stamp = (u64, u64, u64, i64, i64);
 
 impl KeyFile {
-    /// Reads the key.
-    ///
-    /// # Errors
-    /// [`KeyFileError`].
-    pub fn read(&self) -> Result<KeySource, KeyFileError> {
-        match &self.tcti {
-            #[cfg(feature = "tpm")]
-            Some(tcti) => KeySource::in_tpm(tcti, &self.path),
-            _ => KeySource::software(&self.path),
+    /// A file of which nothing was read yet. `tcti` names the TPM that the key lies in; `None` of a software key.
+    #[must_use]
+    pub fn new(path: PathBuf, tcti: Option<String>) -> Self {
+        Self {
+            path,
+            tcti,
+            stamp: None,
         }
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the key.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; the file counts as unread then.
+    pub fn read(&mut self) -> Result<KeySource, KeyFileError> {
+        // Before it: a file that is replaced meanwhile is read again.
+        let stamp = self.current_stamp();
+        let key = match &self.tcti {
+            #[cfg(feature = "tpm")]
+            Some(tcti) => KeySource::in_tpm(tcti, &self.path),
+            _ => KeySource::software(&self.path),
+        }?;
+        self.stamp = stamp;
+        Ok(key)
+    }
+
+    /// Whether it is there, and not as it was when the key was read.
+    pub(crate) fn is_replaced(&self) -> bool {
+        let stamp = self.current_stamp();
+        stamp.is_some() && stamp != self.stamp
+    }
+
     /// Another one after each change; `None`: it is not there.
-    pub(crate) fn stamp(&self) -> Option<Stamp> {
+    fn current_stamp(&self) -> Option<Stamp> {
         let found = self.path.metadata().ok()?;
         Some((
             found.dev(),
@@ -192,5 +218,37 @@ impl OpenKey {
             #[cfg(feature = "tpm")]
             Self::Tpm(key) => Ok(key.tpm().pcrs(subject.bank, subject.pcrs)?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_again_when_its_file_was_replaced_or_could_not_be_read() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("attest.key");
+        let write = |text: &str| {
+            let next = home.path().join("next.key");
+            std::fs::write(&next, text).unwrap();
+            std::fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
+            std::fs::rename(&next, &path).unwrap();
+        };
+        let mut file = KeyFile::new(path.clone(), None);
+        assert!(!file.is_replaced(), "it is not there");
+        write(&"42".repeat(32));
+        assert!(file.is_replaced());
+        file.read().unwrap();
+        assert!(!file.is_replaced());
+        write("half of a k");
+        file.read().unwrap_err();
+        assert!(file.is_replaced(), "the same content is tried again");
+        write(&"43".repeat(32));
+        file.read().unwrap();
+        assert!(!file.is_replaced());
     }
 }

@@ -38,7 +38,6 @@ use crate::report::Report;
 use crate::way::OwnSocket;
 use answers::{Answers, Refusals, Reply, Wanted};
 use evidence::Evidencer;
-use key::Stamp;
 use request_keys::RequestKeys;
 use state::Kept;
 use worker::{Attestor, Done, Job, Worker};
@@ -53,6 +52,8 @@ pub use subject::{HeldLog, MeasureError, Measured, Subject, TpmSubject};
 const BATCH: usize = 64;
 /// Between two attempts to listen, ms.
 const LISTEN_MS: u64 = 5_000;
+/// Between two attempts to read a key that was replaced, ms.
+const READ_KEY_MS: u64 = 1_000;
 /// Between two attempts to write the state, ms.
 const SAVE_MS: u64 = 600_000;
 /// Between two reports on refused requests, ms.
@@ -89,8 +90,8 @@ pub(crate) struct Attestation {
     /// k, where it is in this process.
     software: Option<SoftwareKey>,
     options: AttestOptions,
-    /// As the key's file was when it was read last.
-    key_stamp: Option<Stamp>,
+    /// When a key file that was replaced may be read again: one that cannot be read is tried again.
+    read_key_at_ms: u64,
     /// A key that the thread has yet to take.
     new_key: Option<KeySource>,
     /// What the thread does now it does with the key before.
@@ -136,7 +137,7 @@ impl Attestation {
             worker,
             software,
             options: options.clone(),
-            key_stamp: options.key_file.as_ref().and_then(KeyFile::stamp),
+            read_key_at_ms: 0,
             new_key: None,
             is_overtaken: false,
             began_ms: 0,
@@ -235,7 +236,7 @@ impl Attestation {
             };
             // A device that is enrolled anew is asked with its new key, and asked again until it answers.
             if number == 0 {
-                self.look_at_key(sink);
+                self.look_at_key(now_ms, sink);
             }
             let (length, from) = received;
             let datagram = buffer.get(..length).unwrap_or_default();
@@ -247,24 +248,25 @@ impl Attestation {
     }
 
     /// Reads the key anew if its file was replaced.
-    fn look_at_key(&mut self, sink: Sink<'_>) {
-        let Some(file) = &self.options.key_file else {
+    fn look_at_key(&mut self, now_ms: u64, sink: Sink<'_>) {
+        let file = self.options.key_file.as_mut();
+        let Some(file) = file.filter(|file| self.read_key_at_ms <= now_ms && file.is_replaced()) else {
             return;
         };
-        let stamp = file.stamp();
-        if stamp.is_none() || stamp == self.key_stamp {
-            return;
-        }
-        self.key_stamp = stamp;
         match file.read() {
             Ok(key) => {
                 self.use_key(key);
                 sink(&Report::AttestKeyReplaced);
             }
-            // An enrolment that is not finished, or a file that is being written: it changes again.
+            // An enrolment that is not finished, a file that is being written, or an error that passes.
             Err(error) => {
-                let path = file.path.display();
-                tracing::warn!(%error, file = %path, "the new attestation key cannot be used; the key before stays in use");
+                self.read_key_at_ms = now_ms.saturating_add(READ_KEY_MS);
+                tracing::warn!(
+                    %error,
+                    file = %file.path().display(),
+                    retry_in_ms = READ_KEY_MS,
+                    "the new attestation key cannot be used; the key before stays in use"
+                );
             }
         }
     }

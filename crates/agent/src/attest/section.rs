@@ -208,12 +208,13 @@ impl AttestSection {
         })
     }
 
-    /// Reads the key.
-    fn source(&self) -> Result<KeySource, FieldError> {
+    /// Reads the key, and says which file it is of.
+    fn source(&self) -> Result<(KeySource, KeyFile), FieldError> {
         // Says so where this program was built without TPMs.
         self.tpm_subject()?;
         let key = self.key()?;
-        self.key_file()?.read().or_else(|error| {
+        let mut file = KeyFile::new(key.to_owned(), self.tpm.clone());
+        let source = file.read().or_else(|error| {
             let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
             let is_missing = matches!(
                 &error,
@@ -237,14 +238,8 @@ impl AttestSection {
                 ),
             };
             refused.map_err(|refused| FieldError { is_unsafe, ..refused })
-        })
-    }
-
-    fn key_file(&self) -> Result<KeyFile, FieldError> {
-        Ok(KeyFile {
-            path: self.key()?.to_owned(),
-            tcti: self.tpm.clone(),
-        })
+        })?;
+        Ok((source, file))
     }
 
     fn state_path(&self) -> Result<PathBuf, FieldError> {
@@ -258,13 +253,13 @@ impl AttestSection {
     /// A field that cannot be used.
     pub fn options(&self) -> Result<AttestOptions, FieldError> {
         let subject = self.subject()?;
-        let key = self.source()?;
+        let (key, key_file) = self.source()?;
         let state = self.state_path()?;
         read_state(&state)?;
         Ok(AttestOptions {
             subject,
             key,
-            key_file: Some(self.key_file()?),
+            key_file: Some(key_file),
             port: self.port,
             send_log: self.send_log,
             quote_every: self.quote_every.unwrap_or(QUOTE_EVERY).into(),

@@ -109,9 +109,13 @@ fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
         std::fs::rename(next, &path).unwrap();
         path
     };
-    let path = write(K);
+    let mut key_file = KeyFile::new(write([0x41; 32]), None);
+    let key = key_file.read().unwrap();
+    // Replaced after it was read, before the agent begins.
+    write(K);
     let options = AttestOptions {
-        key_file: Some(KeyFile { path, tcti: None }),
+        key,
+        key_file: Some(key_file),
         ..home.options()
     };
     let (port, h) = (options.port, h(&options));
@@ -135,7 +139,7 @@ fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
     assert_eq!(verdict, Verdict::ProofOk);
     let reports = agent.end();
     let replaced = |report: &&Report| matches!(report, Report::AttestKeyReplaced);
-    assert_eq!(reports.iter().filter(replaced).count(), 2, "{reports:?}");
+    assert_eq!(reports.iter().filter(replaced).count(), 3, "{reports:?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut as _, Key, KeyInit as _, Tag, XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
 use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -104,6 +105,13 @@ impl fmt::Debug for TicketRoot {
         f.write_str("TicketRoot(..)")
     }
 }
+
+impl PartialEq for TicketRoot {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+impl Eq for TicketRoot {}
 
 /// Which session a ticket belongs to: everything that its key is made from beside the row key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -87,10 +87,7 @@ impl DeviceFiles {
 
     /// The registry holds the device: its helper data take their place.
     pub fn adopt(&self) -> Result<(), Failure> {
-        // Those of before a renewal of the key that is replaced open nothing any more.
-        let mut previous = self.helper.clone().into_os_string();
-        previous.push(".previous");
-        let _ = std::fs::remove_file(previous);
+        linewarden_agent::remove_previous(&self.helper);
         std::fs::rename(&self.pending, &self.helper)
             .and_then(|()| sync_parent(&self.helper))
             .map_err(|error| {
