@@ -44,7 +44,10 @@ impl BpfFilesystem {
     fn mount() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
-        let mounted = mount.args(["-t", "bpf", "-o", "mode=0700", "bpf"]).arg(directory.path()).status();
+        let mounted = mount
+            .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
+            .arg(directory.path())
+            .status();
         assert!(mounted.unwrap().success());
         Self(directory)
     }

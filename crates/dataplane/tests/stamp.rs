@@ -483,7 +483,8 @@ fn set_mtu(mtu: usize) {
 fn told(sent: &[u8], answer: &[u8], tags: usize) -> u32 {
     let at = 14 + 4 * tags;
     assert_eq!(answer.len(), at + 1280);
-    assert_eq!((&answer[..6], &answer[6..12]), (&sent[6..12], &sent[..6]));
+    let own = gateway_end(true).mac;
+    assert_eq!((&answer[..6], &answer[6..12]), (&sent[6..12], &own[..]));
     assert_eq!(answer[12..at], sent[12..at], "the tags");
     let header = [0x60, 0, 0, 0, 4, 0xd8, 58, 64];
     assert_eq!(answer[at..at + 8], header);
@@ -539,6 +540,10 @@ fn who_sends_too_much_is_told_the_size() {
                     "{bytes}"
                 );
                 assert_eq!(told(&sent, &answer.frame, tags) as usize, mtu - GROWTH);
+                // In no other station's name.
+                let to_another = [&[2, 0, 0, 0, 0x77, 1], &sent[6..]].concat();
+                let (_, answer) = run(&xdp, &to_another);
+                assert_eq!(told(&to_another, &answer.frame, tags) as usize, mtu - GROWTH);
             }
         }
     }

@@ -230,7 +230,10 @@ impl Lab {
             Middle::Router => Ok(()),
             Middle::Switch => iproute::batch(
                 &self.gateway,
-                &format!("link set {} address {}\n", self.gateway_devices_end.name, GATEWAY.mac),
+                &format!(
+                    "link set {} address {}\n",
+                    self.gateway_devices_end.name, GATEWAY.mac
+                ),
             ),
         }
     }

@@ -12,8 +12,8 @@ use device_support::{
     GATEWAY, LEASE_S, LOCAL_IP, MAC, Offer, answer, authenticate, config, nonce, row_key, sent, stated,
 };
 use linewarden_protocol::device::{
-    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, Output, Phase, READINGS_AT_ONCE, RESPONSE_LIFETIME_MS,
-    UNPLANNED_INTERVAL_MS,
+    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, Output, Phase, READINGS_AT_ONCE,
+    RESPONSE_LIFETIME_MS, UNPLANNED_INTERVAL_MS,
 };
 use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
 use linewarden_protocol::nonce::Statement;

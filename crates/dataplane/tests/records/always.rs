@@ -336,6 +336,18 @@ fn roles() -> Vec<(String, Vec<u8>)> {
             ports(NEAR, OTHER, (547, 546)),
         ),
         (
+            "a DHCP server's message from another port".to_owned(),
+            ports("10.66.0.9", "255.255.255.255", (30067, 68)),
+        ),
+        (
+            "a DHCP server's message from a client's port".to_owned(),
+            ports("10.66.0.9", "10.66.128.2", (68, 68)),
+        ),
+        (
+            "a DHCPv6 server's message from another port".to_owned(),
+            ports(NEAR, OTHER, (30547, 546)),
+        ),
+        (
             "a router advertisement".to_owned(),
             nd(NEAR, ALL_NODES, 134, &[0; 12]),
         ),

@@ -79,7 +79,8 @@ pub(super) fn is_no_device_s(bytes: &[u8], parsed: &Frame) -> bool {
     };
     match ip.transport {
         Transport::Icmpv6(kind) => [MLD_QUERY, ROUTER_ADVERTISEMENT, REDIRECT].contains(&kind),
-        Transport::Udp(udp) => is_dhcp(ip, (udp.src_port, udp.dst_port), Way::Down),
+        // Clients take a server's messages from any port.
+        Transport::Udp(udp) => udp.dst_port == dhcp_ports(ip).0,
         Transport::Other(protocol) if ip.src.is_ipv4() => {
             match (protocol, packet(bytes, ip).and_then(|packet| packet.get(20))) {
                 (header::PROTOCOL_ICMP, Some(kind)) => {
@@ -185,9 +186,14 @@ fn is_on_link(config: &GatewayConfig, way: Way, src: Ipv6Addr, dst: Ipv6Addr) ->
             || src.to_bits() >> 64 == dst.to_bits() >> 64)
 }
 
+/// A client's and a server's, of the packet's family.
+fn dhcp_ports(ip: &Ip) -> (u16, u16) {
+    if ip.src.is_ipv4() { DHCP_V4 } else { DHCP_V6 }
+}
+
 /// Whether these are the ports of a DHCP client's message, or on the way down of a server's.
 fn is_dhcp(ip: &Ip, ports: (u16, u16), way: Way) -> bool {
-    let (client, server) = if ip.src.is_ipv4() { DHCP_V4 } else { DHCP_V6 };
+    let (client, server) = dhcp_ports(ip);
     match way {
         Way::Up => ports == (client, server),
         Way::Down => ports == (server, client),

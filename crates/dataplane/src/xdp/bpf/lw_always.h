@@ -275,12 +275,12 @@ static __always_inline int lw_is_dhcp6_server(const __u32 *addr)
 	return 0;
 }
 
-/* The sum of both ports: equal for both ways, so that a datagram of a session takes one comparison. */
+/* Whether a datagram is for a port of DHCP, a client's or a server's, which are neighbors: one comparison for one of a session. */
 static __always_inline int lw_is_dhcp(const struct lw_frame *f)
 {
-	__u16 sum = f->udp->src + f->udp->dst;
+	__u16 least = f->is6 ? 546 : 67;
 
-	return sum == (__u16)(f->is6 ? LW_DHCP6_CLIENT + LW_DHCP6_SERVER : LW_DHCP4_CLIENT + LW_DHCP4_SERVER);
+	return (__u16)(bpf_ntohs(f->udp->dst) - least) < 2;
 }
 
 /* Whether a datagram of these ports is one from a client's port to a server's (else the other way). */
@@ -302,10 +302,13 @@ static __always_inline int lw_is_padded(const struct lw_frame *f)
 	return lw_rest(f->udp, f->end) - room <= LW_BEHIND_MAX;
 }
 
-/* DHCP of clients, to everybody on the link or a server that is named; and of servers, which no device is. */
+/*
+ * DHCP of clients, to everybody on the link or a server that is named; and what is for a client: clients take a server's messages from
+ * any port, and no device is one.
+ */
 static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 {
-	if (lw_has_dhcp_ports(f, 0))
+	if (f->udp->dst == (f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT))
 		return LW_DROP_GATE_ROLE;
 	if (!lw_has_dhcp_ports(f, 1) || !lw_is_padded(f))
 		return 0;

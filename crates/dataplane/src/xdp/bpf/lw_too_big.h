@@ -64,8 +64,11 @@ static __always_inline int lw_may_be_told(struct xdp_md *ctx)
 	return lw_parse(ctx, &f) >= LW_KIND_IP && f.is6 && lw_is_answerable(&f);
 }
 
-/* Writes the answer in front of the packet, whose Ethernet header with tags, `at` bytes, lies LW_TOLD_HEADERS behind. */
-static __always_inline int lw_write_too_big(void *data, void *end, const int at, __u32 mtu)
+/*
+ * Writes the answer in front of the packet, whose Ethernet header with tags, `at` bytes, lies LW_TOLD_HEADERS behind. It leaves in the name
+ * of the interface: the packet may have been for another station, whose MAC address the switches on the link would look for here.
+ */
+static __always_inline int lw_write_too_big(void *data, void *end, const int at, __u32 mtu, __u64 own_mac)
 {
 	__u8 *old = data + LW_TOLD_HEADERS, *eth = data;
 	struct lw_ip6 *ip = data + at, *quoted = (void *)old + at;
@@ -75,7 +78,7 @@ static __always_inline int lw_write_too_big(void *data, void *end, const int at,
 		return 0;
 #pragma unroll
 	for (int i = 0; i < at; i++)
-		eth[i] = old[i < 6 ? i + 6 : i < 12 ? i - 6 : i];
+		eth[i] = i < 6 ? old[i + 6] : i < 12 ? (__u8)(own_mac >> 8 * (i - 6)) : old[i];
 	ip->version_class_flow = bpf_htonl(0x60000000);
 	ip->payload_length = bpf_htons(LW_IP6_MTU_MIN - sizeof(*ip));
 	ip->next_header = LW_PROTO_ICMPV6;
@@ -107,6 +110,13 @@ static __always_inline int lw_write_too_big(void *data, void *end, const int at,
 __noinline int lw_too_big(struct xdp_md *ctx, __u32 ip_at, __u32 mtu)
 {
 	int is_written = 0;
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+	struct lw_port *port = control_block ? lw_find_port(control_block, ctx->ingress_ifindex) : NULL;
+
+	if (!port)
+		return 0;
+	__u64 own_mac = LW_READ(port->mac[0]);
 
 	if (bpf_xdp_adjust_head(ctx, -(int)LW_TOLD_HEADERS))
 		return 0;
@@ -119,7 +129,7 @@ __noinline int lw_too_big(struct xdp_md *ctx, __u32 ip_at, __u32 mtu)
 
 	switch (ip_at) {
 #define LW_CASE(at) \
-	case at: is_written = lw_write_too_big(data, end, at, mtu); break
+	case at: is_written = lw_write_too_big(data, end, at, mtu, own_mac); break
 		LW_CASE(14);
 		LW_CASE(18);
 		LW_CASE(22);

@@ -6,8 +6,8 @@ use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_registry::Registry;
 use rand::RngExt as _;
 
-use super::{GATEWAYS, RING, World};
 use super::office::key;
+use super::{GATEWAYS, RING, World};
 
 /// A state of the registry.
 pub(super) struct Backup {
