@@ -503,13 +503,11 @@ fn a_port_without_an_address_wants_the_devices_prefixes() {
     }
     let directory = tempfile::tempdir().unwrap();
     let site = site(directory.path(), "when_gone = \"open\"");
-    let ip = |words: &'static str| {
-        let run = move || Command::new("ip").args(words.split_whitespace()).status();
-        assert!(site.namespace.run(run).unwrap().unwrap().success(), "{words}");
+    let link = || {
+        let words = "link add port0 type veth peer name port1";
+        Command::new("ip").args(words.split_whitespace()).status()
     };
-    ip("link add port0 type veth peer name port1");
-    ip("link add bridge0 type bridge");
-    ip("link set port0 master bridge0");
+    assert!(site.namespace.run(link).unwrap().unwrap().success());
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path)
         .unwrap()
