@@ -46,14 +46,12 @@ use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
-use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
 pub use self::handling::Handling;
-pub use self::links::stack_of;
 pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
@@ -259,8 +257,6 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; then nothing has changed.
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
-    /// Takes messages from other sources, as the addresses of the machine's interfaces have changed.
-    fn set_sources(&mut self, sources: &DeviceSources);
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
@@ -412,9 +408,6 @@ pub(crate) trait StoreBacked: Send {
 }
 
 impl<T: StoreBacked> DataPlane for T {
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        self.store().set_sources(sources);
-    }
     fn name(&self) -> &'static str {
         T::NAME
     }

@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use linewarden_protocol::frame::Mac;
 
+use crate::layout::PORT_MACS;
+
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLMSG_ERROR: u16 = 2;
@@ -87,20 +89,9 @@ pub(crate) fn links() -> io::Result<Vec<Interface>> {
     }
 }
 
-/// MAC addresses that frames which come in by an interface may be for: its own first.
+/// MAC addresses that frames which come in by an interface may be for: its own first, then those of the bridge or bond that it is a
+/// port of, and of VLANs and macvlans on any of these.
 pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
-    let mut macs = Vec::new();
-    for member in members(links, ifindex) {
-        let link = links.iter().find(|link| link.ifindex == member);
-        let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
-        macs.extend(mac);
-    }
-    macs
-}
-
-/// Whom frames which come in by an interface may be for: the interface, the bridge or bond that it is a port of, and VLANs and macvlans
-/// on any of these.
-fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
     let mut members = vec![ifindex];
     loop {
         let next = links.iter().find_map(|link| {
@@ -116,20 +107,17 @@ fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
         });
         match next {
             Some(next) => members.push(next),
-            None => return members,
+            None => break,
         }
     }
-}
-
-/// The numbers of an interface, of the bridge or bond that it is a port of, and of VLANs and macvlans on any of these; and whether it is
-/// such a port. In the calling thread's network namespace.
-///
-/// # Errors
-/// The kernel's.
-pub fn stack_of(ifindex: u32) -> io::Result<(Vec<u32>, bool)> {
-    let links = links()?;
-    let has_master = |link: &Interface| link.ifindex == ifindex && link.master.is_some();
-    Ok((members(&links, ifindex), links.iter().any(has_master)))
+    let mut macs = Vec::new();
+    for member in members {
+        let link = links.iter().find(|link| link.ifindex == member);
+        let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
+        macs.extend(mac);
+    }
+    macs.truncate(PORT_MACS);
+    macs
 }
 
 /// RTM_GETLINK for all: nlmsghdr and ifinfomsg.

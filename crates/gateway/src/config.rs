@@ -557,8 +557,6 @@ pub struct Resolved {
     pub config: dataplane::Config,
     /// For the node.
     pub settings: Settings,
-    /// What keeps devices out for now, though the gateway can start.
-    pub warnings: Vec<FieldError>,
     /// Interface numbers, in the order of the names.
     pub interfaces: Vec<u32>,
     /// Numbers of the interfaces that are forwarded to.

@@ -10,7 +10,7 @@ use crate::frame::names_a_host;
 /// Most prefixes of devices.
 pub const PREFIXES_MAX: usize = 16;
 /// Most addresses of one family that lie inside the prefixes and are refused.
-pub const REFUSED_MAX: usize = 64;
+pub const REFUSED_MAX: usize = 32;
 
 /// An address prefix (RFC 4632 3.1, RFC 4291 2.3). The bits behind it are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,12 +70,6 @@ impl Prefix {
         Self::around(address, self.bits).is_some_and(|around| around.network == self.network)
     }
 
-    /// Whether all of another prefix lies inside.
-    #[must_use]
-    pub fn covers(&self, other: &Self) -> bool {
-        self.bits <= other.bits && self.contains(other.network)
-    }
-
     /// The subnet-directed broadcast address (RFC 919); none of IPv6, nor of an IPv4 prefix of 31 or 32 bits (RFC 3021).
     #[must_use]
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
@@ -117,26 +111,6 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// An address of the gateway's machine, and the subnet that it is in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnAddress {
-    /// The address.
-    pub address: IpAddr,
-    /// Its subnet.
-    pub subnet: Prefix,
-}
-
-impl OwnAddress {
-    /// Without other hosts in its subnet.
-    #[must_use]
-    pub fn alone(address: IpAddr) -> Self {
-        let bits = width(address);
-        let network = address;
-        let subnet = Prefix { network, bits };
-        Self { address, subnet }
-    }
-}
-
 /// The source addresses that REQUESTs and RESPONSEs are taken from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceSources {
@@ -149,21 +123,14 @@ pub struct DeviceSources {
 impl DeviceSources {
     /// `local`: the gateway's addresses, which devices send to; `others`: further addresses of its machine. A gateway
     /// that has none but loopback addresses (or the unspecified one, which stands for all) serves devices on its own
-    /// machine: there loopback sources are admitted, if the prefixes contain them. Of a prefix that is a part of the machine's own
-    /// subnet the last address is a host's like all others, unless it is the subnet's last as well.
+    /// machine: there loopback sources are admitted, if the prefixes contain them.
     #[must_use]
-    pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[OwnAddress]) -> Self {
+    pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[IpAddr]) -> Self {
         let admits_loopback = local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
         let is_inside = |address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(*address));
-        let own = local.iter().copied().chain(others.iter().map(|own| own.address));
+        let own = local.iter().chain(others).copied();
         let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
-        let subnets = || others.iter().map(|own| own.subnet);
-        let apart = prefixes
-            .iter()
-            .copied()
-            .filter(|prefix| !subnets().any(|subnet| subnet.covers(prefix)));
-        let broadcast = subnets().chain(apart).filter_map(|net| net.broadcast());
-        let broadcast = broadcast.map(IpAddr::V4);
+        let broadcast = prefixes.iter().filter_map(Prefix::broadcast).map(IpAddr::V4);
         let mut refused: Vec<IpAddr> = own.chain(broadcast).filter(is_inside).collect();
         refused.sort_unstable();
         refused.dedup();
@@ -180,7 +147,7 @@ impl DeviceSources {
         &self.prefixes
     }
 
-    /// Addresses inside the prefixes that no device has: the gateway's own, and broadcast addresses.
+    /// Addresses inside the prefixes that no device has: the gateway's own, and the prefixes' broadcast addresses.
     #[must_use]
     pub fn refused(&self) -> &[IpAddr] {
         &self.refused
@@ -210,10 +177,6 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
-    }
-
-    fn alone(text: &str) -> OwnAddress {
-        OwnAddress::alone(ip(text))
     }
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
@@ -272,7 +235,7 @@ mod tests {
     fn no_prefix_makes_these_a_device() {
         let everything = prefixes(&["0.0.0.0/0", "::/0", "10.66.0.0/16"]);
         let own = ["10.66.0.254", "fd66::fe"].map(ip);
-        let sources = DeviceSources::new(&everything, &own, &["10.77.0.1", "fe80::1"].map(alone));
+        let sources = DeviceSources::new(&everything, &own, &[ip("10.77.0.1"), ip("fe80::1")]);
         for never in [
             "10.66.0.254",
             "fd66::fe",
@@ -309,31 +272,12 @@ mod tests {
         assert!(!none.admits(ip("10.66.0.1")) && !DeviceSources::default().admits(ip("fd66::1")));
     }
 
-    /// Narrow prefixes, as where services share the devices' subnet, end at hosts' addresses.
-    #[test]
-    fn what_is_broadcast_is_said_by_the_subnet() {
-        let own = OwnAddress {
-            subnet: "192.0.2.0/24".parse().unwrap(),
-            ..alone("192.0.2.1")
-        };
-        let narrow = prefixes(&["192.0.2.64/26", "192.0.2.192/26", "198.51.100.0/25"]);
-        let sources = DeviceSources::new(&narrow, &[own.address], &[own]);
-        assert_eq!(sources.refused(), ["192.0.2.255", "198.51.100.127"].map(ip));
-        assert!(sources.admits(ip("192.0.2.127")));
-        let wide = prefixes(&["192.0.0.0/16"]);
-        let sources = DeviceSources::new(&wide, &[own.address], &[own]);
-        assert_eq!(
-            sources.refused(),
-            ["192.0.2.1", "192.0.2.255", "192.0.255.255"].map(ip)
-        );
-    }
-
     #[test]
     fn only_a_gateway_without_a_link_serves_loopback_devices() {
         let prefixes = prefixes(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
         for local in [&["127.0.0.1", "::1"][..], &["0.0.0.0"]] {
             let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
-            let sources = DeviceSources::new(&prefixes, &local, &[alone("10.0.0.1")]);
+            let sources = DeviceSources::new(&prefixes, &local, &[ip("10.0.0.1")]);
             assert!(
                 ["127.0.0.1", "127.4.5.6", "::1"]
                     .map(ip)

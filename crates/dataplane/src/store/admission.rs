@@ -159,16 +159,9 @@ impl Regions {
 
 impl Store {
     /// Sets the MAC addresses of an interface on the devices' side: its own first, then those of what frames go on to from it.
-    /// At most [`PORT_MACS`] are taken. `false`: there is no room for one more interface.
+    /// `false`: there is no room for one more interface.
     pub fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
         self.regions.set_port(ifindex, macs)
-    }
-
-    /// Puts other sources into force.
-    pub fn set_sources(&self, sources: &DeviceSources) {
-        if let Some(control) = self.regions.control.first() {
-            put(control, sources);
-        }
     }
 
     /// Forgets all interfaces but these: memory that was taken up has those of the process before, too.
@@ -194,8 +187,6 @@ fn place(control: &Control, ifindex: u32) -> Option<&Port> {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_protocol::sources::OwnAddress;
-
     use super::*;
     use crate::store::Region;
 
@@ -235,9 +226,7 @@ mod tests {
             vec![],
         ];
         let locals: [&[&str]; 2] = [&["10.66.0.254", "fd66::fe"], &["127.0.0.1", "::1"]];
-        let others: Vec<OwnAddress> = (1..20u8)
-            .map(|n| OwnAddress::alone([10, 66, 0, n * 9].into()))
-            .collect();
+        let others: Vec<IpAddr> = (1..20u8).map(|n| IpAddr::from([10, 66, 0, n * 9])).collect();
         let addresses = [
             "10.66.0.1",
             "10.66.0.3",

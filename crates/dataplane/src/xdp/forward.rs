@@ -5,7 +5,6 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use linewarden_protocol::frame::Mac;
 
 use super::Xdp;
-use crate::layout::PORT_MACS;
 use crate::{DataPlaneError, ethtool, links};
 
 impl Xdp {
@@ -68,9 +67,7 @@ impl Xdp {
         }
         let what = || format!("the MAC addresses of interface {}", ethtool::told_of(ifindex));
         let links = links::links().map_err(|error| DataPlaneError::kernel(what(), error))?;
-        let macs = links::macs_of(&links, ifindex);
-        self.warn_of_macs(ifindex, macs.len());
-        if !self.set_own_macs(ifindex, &macs) {
+        if !self.set_own_macs(ifindex, &links::macs_of(&links, ifindex)) {
             return Err(DataPlaneError::kernel(what(), "there is room for 64 interfaces"));
         }
         self.inside.push(ifindex);
@@ -84,7 +81,7 @@ impl Xdp {
     }
 
     /// Looks for MAC addresses that have changed. In the network namespace of the interfaces.
-    pub(super) fn follow_macs(&mut self) {
+    pub(super) fn follow_macs(&self) {
         if self.inside.is_empty() {
             return;
         }
@@ -95,28 +92,14 @@ impl Xdp {
                 return;
             }
         };
-        for ifindex in self.inside.clone() {
+        for ifindex in &self.inside {
             // Of an interface that is gone there is nothing to learn.
-            let macs = links::macs_of(&links, ifindex);
+            let macs = links::macs_of(&links, *ifindex);
             if !macs.is_empty() {
-                self.warn_of_macs(ifindex, macs.len());
-                self.set_own_macs(ifindex, &macs);
+                self.set_own_macs(*ifindex, &macs);
             }
         }
         self.store.keep_ports(&self.inside);
-    }
-
-    /// Says once which interface has more MAC addresses than there is room for.
-    fn warn_of_macs(&mut self, ifindex: u32, count: usize) {
-        if count <= PORT_MACS || self.crowded.contains(&ifindex) {
-            return;
-        }
-        self.crowded.push(ifindex);
-        tracing::warn!(
-            interface = ethtool::told_of(ifindex),
-            count,
-            "more MAC addresses lie on the interface than the {PORT_MACS} that there is room for: messages to the last ones are not answered"
-        );
     }
 
     fn tell_whether(&mut self) {

@@ -47,7 +47,7 @@ pub use self::attach::{Held, has_large_frames, held, release, strays};
 pub use self::keep::release_memory;
 pub use self::secure::{InsecureDirectory, insecure};
 
-use self::attach::{Attachment, Purpose};
+use self::attach::Attachment;
 use self::dropped::DroppedPlaces;
 use self::keep::Memory;
 use self::rings::Rings;
@@ -90,8 +90,6 @@ pub struct Xdp {
     forwards: Vec<u32>,
     /// Interfaces on the devices' side.
     inside: Vec<u32>,
-    /// Of these, those with more MAC addresses than there is room for.
-    crowded: Vec<u32>,
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<FrameSender>,
@@ -133,7 +131,7 @@ impl Xdp {
     /// Those of [`Xdp::load`]; no BPF filesystem; a process of this gateway that lives.
     pub fn load_kept(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
-        let memory = Memory::of(directory, config.gateway_id.0, Purpose::Keep)?;
+        let memory = Memory::of(directory, config.gateway_id.0)?;
         if let Some(hash_seed) = memory.seed(config) {
             let mut kept = config.clone();
             kept.geometry.hash_seed = hash_seed;
@@ -243,7 +241,6 @@ impl Xdp {
             seals: Vec::new(),
             forwards: Vec::new(),
             inside: Vec::new(),
-            crowded: Vec::new(),
             attachments: Vec::new(),
             rings,
             sender: open_sender(config.miss_per_s),

@@ -100,7 +100,6 @@ impl GatewayConfig {
                 local,
                 devices,
                 others: Vec::new(),
-                warnings: Vec::new(),
             },
         )
         .map(drop)
@@ -117,11 +116,10 @@ impl GatewayConfig {
         let mut errors = Vec::new();
         let interfaces = section.interface_indices(&mut errors);
         let forward_to = section.forward_indices(&interfaces, &mut errors);
-        let mut addresses = match errors.is_empty() {
+        let addresses = match errors.is_empty() {
             true => section.find_addresses().map_err(|error| vec![error])?,
             false => return Err(errors),
         };
-        let warnings = std::mem::take(&mut addresses.warnings);
         let mut config = self.plane(hash_seed, classic_seed, addresses)?;
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
@@ -135,7 +133,6 @@ impl GatewayConfig {
             },
             config,
             settings: self.settings(),
-            warnings,
             interfaces,
             forward_to,
             desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
@@ -497,13 +494,6 @@ impl GatewaySection {
             let problem = "only a sealed gate forwards; leave it out, or set gate = \"sealed\"";
             refuse(&["gateway", "forward_to"], problem.to_owned());
         }
-        if self.device_prefixes.as_ref().is_some_and(Vec::is_empty) {
-            let problem =
-                "[]: name the subnets that devices are in, 1 to 16 prefixes such as \"192.0.2.0/24\"";
-            refuse(&["gateway", "device_prefixes"], problem.to_owned());
-        } else if let Some(problem) = self.families_without_devices() {
-            refuse(&["gateway", "device_prefixes"], problem);
-        }
         let addresses = self.addresses.as_deref().unwrap_or_default();
         let prefixes = self.device_prefixes.as_deref().unwrap_or_default();
         let protocols: Vec<&str> = self.always_pass.iter().map(|protocol| protocol.name()).collect();
@@ -599,7 +589,7 @@ fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) 
 }
 
 /// Errors of the data plane's configuration by the names of this one.
-pub(super) fn plane_field(error: dataplane::ConfigError) -> FieldError {
+fn plane_field(error: dataplane::ConfigError) -> FieldError {
     let path = match &error {
         dataplane::ConfigError::Field { field, .. } => match *field {
             "lap_port" => vec!["gateway", "port"],
