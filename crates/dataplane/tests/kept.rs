@@ -79,7 +79,10 @@ fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
         false => return,
     };
     let pins = filesystem.0.path().join("gates");
-    for pair in ["lw-a type veth peer name lw-x", "lw-b type veth peer name lw-y"] {
+    for pair in [
+        "lw-a address 02:00:00:00:ff:fe type veth peer name lw-x",
+        "lw-b address 02:00:00:00:ff:fe type veth peer name lw-y",
+    ] {
         ip(&format!("link add {pair}"));
     }
     let interfaces = ["lw-a", "lw-b"].map(index_of);
@@ -177,7 +180,7 @@ fn a_start_that_fails_takes_nothing_from_the_gate_before() {
     let elsewhere = filesystem.0.path().join("elsewhere");
     drop(start(&elsewhere, &[interface]).unwrap());
     let error = start(&pins, &[interface]).err().unwrap().to_string();
-    assert!(error.contains("another XDP program"), "{error}");
+    assert!(error.contains("has an XDP program"), "{error}");
     assert_eq!(names(&place(&pins, interface)), BTreeSet::new());
     let names = names(&place(&elsewhere, interface));
     assert!(

@@ -48,8 +48,8 @@ fn each_bit_of_a_frame_is_judged_alike() {
         *seen.entry(world.send(&frame)).or_default() += 1;
     }
     let expected = [
-        (Verdict::PassForeign, 16),
-        (Verdict::ReplyP4draVerified, 94),
+        (Verdict::PassForeign, 63),
+        (Verdict::ReplyP4draVerified, 47),
         (Verdict::DropUnanswerable, 2),
         (Verdict::DropP4draMalformed, 8),
         (Verdict::DropP4draRound, 128),

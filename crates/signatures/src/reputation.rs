@@ -31,7 +31,7 @@ fn tick(now: Time) -> u64 {
 
 impl Recently {
     fn pair(&self, source: Source) -> &[AtomicU64] {
-        let place = source.0 as usize % PLACES & !1;
+        let place = (source.0 as usize % PLACES) & !1;
         self.0.get(place..place + 2).unwrap_or_default()
     }
 

@@ -58,11 +58,11 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     for (cell, address) in cells.address.iter().zip(addresses.chain(none)) {
         store(cell, address);
     }
-    let loopback = IpAddr::from(if v4 {
-        [127, 0, 0, 1].into()
+    let loopback = if v4 {
+        IpAddr::from([127, 0, 0, 1])
     } else {
         std::net::Ipv6Addr::LOCALHOST.to_canonical()
-    });
+    };
     let is_plain = prefixes.first().is_some_and(|first| {
         let around = Prefix::around(loopback, if v4 { 8 } else { 128 });
         let meets_loopback =

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use linewarden_protocol::frame;
 use linewarden_protocol::frame::write::{self, Endpoint};
 use linewarden_protocol::ids::{DeviceId, Suite};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::wire::{self, LAP_PORT, MESSAGE_BYTES, Message, message_type};
 
 use super::AttackError;
@@ -231,7 +232,8 @@ pub(super) fn own(number: u32, port: u16) -> Endpoint {
 pub(super) fn request(device: DeviceId, nonce: [u8; 16]) -> [u8; MESSAGE_BYTES] {
     bytes(&wire::Request {
         header: wire::Header::new(message_type::REQUEST, Suite::SipHash128, 0, device),
-        nonce,
+        // With random bytes there, it would state rows beyond the pool.
+        nonce: Statement::default().within(nonce),
         reserved: [0; 32],
     })
 }

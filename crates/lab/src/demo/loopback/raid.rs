@@ -7,6 +7,7 @@ use linewarden_dataplane::LineStatus;
 use linewarden_protocol::device::PufQuery;
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, message_type};
 use rand::Rng as _;
@@ -311,7 +312,8 @@ pub(super) const NAMES: [&str; 5] = [CLONE, REPLAY, REQUESTS, RESPONSES, FLIPS];
 fn request(device: DeviceId, nonce: [u8; 16]) -> Bytes {
     bytes(&wire::Request {
         header: wire::Header::new(message_type::REQUEST, Suite::SipHash128, 0, device),
-        nonce,
+        // With random bytes there, it would state rows beyond the pool.
+        nonce: Statement::default().within(nonce),
         reserved: [0; 32],
     })
 }

@@ -30,7 +30,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml
-  linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices --config gateway.toml")]
+  linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices \\
+    --config gateway.toml")]
     Readouts(ReadoutsArgs),
     /// One device whose PUF a program reads; see `config example agent` for what the program gets and prints
     #[command(after_help = "\
