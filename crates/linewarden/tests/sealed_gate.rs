@@ -129,11 +129,7 @@ impl Site {
         let config = std::fs::read_to_string(&file).unwrap();
         let is_sealed = gate == "sealed";
         let tunnel = format!("\n[[tunnel]]\nlisten = \"127.0.0.1:{PORT}\"\nservice = \"{service}\"\n");
-        std::fs::write(
-            &file,
-            config + is_sealed.then_some(tunnel.as_str()).unwrap_or_default(),
-        )
-        .unwrap();
+        std::fs::write(&file, config + if is_sealed { &tunnel } else { "" }).unwrap();
         let gateway_address = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
         let agent = agent(&lab, at, gateway_address);
         agent.wait_for("session", |line| line["event"] == "authenticated");
