@@ -26,7 +26,7 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, GATEWAY, Response, sealed_frame, service_end};
+use support::device::{A, GATEWAY, Response, gateway_end, sealed_frame, service_end};
 use support::netns::{ip, leave_namespace};
 use support::shape::Shape;
 use support::world::attest::{proof, round};
@@ -66,6 +66,8 @@ fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
         ..Shape::SEALED
     };
     let mut plane = Xdp::load_kept(&shape.config(), pins)?;
+    // The interface that test runs come in by.
+    assert!(plane.store().set_port(1, &[gateway_end(false).mac]));
     for interface in interfaces {
         plane.attach_pinned(*interface, pins)?;
     }
