@@ -158,7 +158,10 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut target = service_end(true);
     target.ip = std::net::Ipv6Addr::from(0xfd77_u128 << 112 | rng.random::<u128>() >> 16).into();
     // What is for a DHCP client never passes.
-    target.port = rng.random_range(1..546);
+    target.port = match rng.random_range(1..1000) {
+        546 => 1000,
+        port => port,
+    };
     let mut builder = tagged(FrameBuilder::new(device(tags).end(true), target), tags).ip_fields(
         rng.random(),
         0,
