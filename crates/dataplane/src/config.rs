@@ -94,7 +94,7 @@ pub struct Config {
     /// The gateway's own addresses, at most four of each family.
     pub local: Vec<IpAddr>,
     /// Where devices are: from other addresses no REQUEST and no RESPONSE is taken (LAP/1 1.4.13). At most
-    /// [`PREFIXES_MAX`](linewarden_protocol::sources::PREFIXES_MAX).
+    /// [`PREFIXES_MAX`].
     pub device_prefixes: Vec<Prefix>,
     /// Further addresses of the gateway's machine, which no device has either.
     pub other_addresses: Vec<IpAddr>,
