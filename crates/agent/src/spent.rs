@@ -2,8 +2,8 @@
 //!
 //! A row whose ACK verified is never answered again, by no process of this device, whatever a registry says that was put back to an
 //! earlier state. A row that was answered and not acknowledged may be asked for again, for its RESPONSE may be lost. What is
-//! written is on the disk before the RESPONSE leaves, and again when the ACK has come: two files of some hundred bytes for each
-//! authentication. What could not be written is written with the next one.
+//! written is on the disk before the RESPONSE leaves, and again when the ACK has come: one file of some hundred bytes, replaced twice
+//! for each authentication. What could not be written is written with the next one.
 //!
 //! The file keeps the last four pools that were in use: earlier helper data that are put back find their rows.
 
