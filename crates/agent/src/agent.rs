@@ -587,7 +587,7 @@ impl Agent {
         let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         polled.extend(
             self.tunnels
-                .sockets()
+                .sockets(&self.device)
                 .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)),
         );
         polled.extend(

@@ -23,6 +23,7 @@ pub mod attest;
 pub mod config;
 mod credential;
 mod diagnosis;
+mod ends;
 mod keyring;
 mod link;
 mod peer;

@@ -13,7 +13,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use linewarden_protocol::data::{Channel, Route};
 use linewarden_protocol::device::Device;
 use linewarden_protocol::device_end::DeviceEnd;
 use rustix::net::sockopt::{
@@ -21,7 +20,7 @@ use rustix::net::sockopt::{
 };
 
 use crate::agent::AgentError;
-use crate::link::wire_address;
+use crate::ends::Ends;
 use crate::report::TunnelCounts;
 
 /// Local peers at a time, over all tunnels; one more takes the place of the one that was silent for longest.
@@ -62,7 +61,7 @@ pub(crate) struct Tunnels {
     listeners: Vec<(Tunnel, UdpSocket)>,
     flows: Vec<Flow>,
     lap_port: u16,
-    end: Option<DeviceEnd>,
+    ends: Ends,
     /// The device's address that the flows' sockets have.
     own: Option<IpAddr>,
     /// When a session whose numbers come to an end is renewed, at the earliest.
@@ -97,9 +96,10 @@ impl Tunnels {
     }
 
     /// What to wait for.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn sockets(&self, device: &Device) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listeners = self.listeners.iter().map(|(_, socket)| socket.as_fd());
-        listeners.chain(self.flows.iter().map(|flow| flow.socket.as_fd()))
+        let sockets = listeners.chain(self.flows.iter().map(|flow| flow.socket.as_fd()));
+        sockets.filter(|_| !device.awaits_prompt_ack())
     }
 
     /// Where gateways take DATA.
@@ -120,13 +120,7 @@ impl Tunnels {
         payload: &[u8],
         out: &mut [u8],
     ) -> Option<usize> {
-        let channel = self.channel(device, Some(own))?;
-        let route = Route {
-            source: channel.addr,
-            destination: wire_address(to.ip()),
-        };
-        let end = self.end.as_mut()?;
-        end.seal(&channel, &route, to.port(), payload, out).ok()
+        self.ends.seal(device, own, to, payload, out)?.ok()
     }
 
     /// Opens what has come from `from` to the device's own port `port`.
@@ -138,37 +132,19 @@ impl Tunnels {
         port: u16,
         message: &'m [u8],
     ) -> Option<&'m [u8]> {
-        let channel = self.channel(device, Some(own))?;
-        let route = Route {
-            source: wire_address(from.ip()),
-            destination: channel.addr,
-        };
-        let opened = self.end.as_mut()?.open(&channel, &route, from.port(), message);
+        let opened = self.ends.open(device, own, from, message);
         opened
-            .ok()
             .filter(|opened| opened.port == port)
             .map(|opened| opened.payload)
     }
 
-    /// What datagrams are sealed under now; their numbers begin anew with each session.
-    fn channel<'d>(&mut self, device: &'d Device, own: Option<IpAddr>) -> Option<Channel<'d>> {
-        let session = device.session();
-        if self.end.as_ref().map(DeviceEnd::session) != session.map(|session| session.id) {
-            self.end = session.map(|session| DeviceEnd::new(session.id));
-        }
-        session.zip(own).map(|(session, own)| Channel {
-            suite: device.config().suite,
-            device: device.config().device,
-            session: session.id,
-            addr: wire_address(own),
-            key: session.key(),
-        })
-    }
-
     /// Carries what is there, both ways, under the device's session; `own` is its address. Whether the session should
     /// be renewed, because its numbers come to an end.
+    ///
+    /// While an ACK is about to come all datagrams wait in their sockets: the gateway may have replaced the session, and
+    /// what is sealed under the one that the device still has would be lost.
     pub(crate) fn carry(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64) -> bool {
-        if self.listeners.is_empty() {
+        if self.listeners.is_empty() || device.awaits_prompt_ack() {
             return false;
         }
         if own != self.own {
@@ -177,16 +153,14 @@ impl Tunnels {
         }
         self.flows
             .retain(|flow| now_ms.saturating_sub(flow.used_ms) < FLOW_IDLE_MS);
-        let channel = self.channel(device, own);
         let mut buffers = std::mem::take(&mut self.buffers);
         let [buffer, message] = &mut buffers;
-        self.downwards(channel.as_ref(), buffer, now_ms);
+        self.downwards(device, buffer, now_ms);
         for number in 0..self.listeners.len() {
-            self.upwards(number, channel.as_ref(), [&mut *buffer, &mut *message], now_ms);
+            self.upwards(number, device, [&mut *buffer, &mut *message], now_ms);
         }
         self.buffers = buffers;
-        let renew =
-            self.end.as_ref().is_some_and(DeviceEnd::is_nearly_exhausted) && now_ms >= self.renew_at_ms;
+        let renew = self.ends.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
         if renew {
             self.renew_at_ms = now_ms.saturating_add(RENEW_PAUSE_MS);
         }
@@ -194,13 +168,7 @@ impl Tunnels {
     }
 
     /// Takes what local programs have sent to one listener.
-    fn upwards(
-        &mut self,
-        number: usize,
-        channel: Option<&Channel<'_>>,
-        [buffer, message]: [&mut [u8]; 2],
-        now_ms: u64,
-    ) {
+    fn upwards(&mut self, number: usize, device: &Device, [buffer, message]: [&mut [u8]; 2], now_ms: u64) {
         for _ in 0..BATCH {
             let Some((tunnel, listener)) = self.listeners.get(number) else {
                 return;
@@ -213,19 +181,18 @@ impl Tunnels {
                 Err(_) => return,
             };
             let payload = buffer.get(..length).unwrap_or_default();
-            let (Some(channel), Some(end)) = (channel, self.end.as_mut()) else {
-                self.counts.dropped_no_session += 1;
-                continue;
-            };
-            let route = Route {
-                source: channel.addr,
-                destination: wire_address(service.ip()),
-            };
-            let sealed = match end.seal(channel, &route, service.port(), payload, message) {
-                Ok(bytes) => message.get(..bytes).unwrap_or_default(),
-                Err(error) => {
+            let sealed = self
+                .own
+                .and_then(|own| self.ends.seal(device, own, service, payload, message));
+            let sealed = match sealed {
+                Some(Ok(bytes)) => message.get(..bytes).unwrap_or_default(),
+                Some(Err(error)) => {
                     tracing::debug!(%error, "a datagram was not sealed");
                     self.counts.dropped_too_long += 1;
+                    continue;
+                }
+                None => {
+                    self.counts.dropped_no_session += 1;
                     continue;
                 }
             };
@@ -304,7 +271,7 @@ impl Tunnels {
     }
 
     /// Takes what has come from the network for all flows.
-    fn downwards(&mut self, channel: Option<&Channel<'_>>, buffer: &mut [u8], now_ms: u64) {
+    fn downwards(&mut self, device: &Device, buffer: &mut [u8], now_ms: u64) {
         for flow in &mut self.flows {
             let Some((tunnel, listener)) = self.listeners.get(flow.number) else {
                 continue;
@@ -317,13 +284,9 @@ impl Tunnels {
                     Err(_) => break,
                 };
                 let message = buffer.get(..length).unwrap_or_default();
-                let opened = channel.zip(self.end.as_mut()).and_then(|(channel, end)| {
-                    let route = Route {
-                        source: wire_address(from.ip()),
-                        destination: channel.addr,
-                    };
-                    end.open(channel, &route, from.port(), message).ok()
-                });
+                let opened = self
+                    .own
+                    .and_then(|own| self.ends.open(device, own, from, message));
                 // Only of the service, as if the program had a connected socket, and for this flow's port.
                 match opened.filter(|opened| opened.port == flow.port && is_same(from, tunnel.service)) {
                     Some(opened) if listener.send_to(opened.payload, flow.peer).is_ok() => {

@@ -12,6 +12,7 @@ mod support;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::ethtool::{self, Offload};
@@ -429,6 +430,34 @@ impl Drop for BpfFilesystem {
     }
 }
 
+/// Sends datagrams one after the other while `work` runs, each after the echo of the one before, and says how many.
+fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce()) -> u32 {
+    /// Ends the traffic also when `work` panics, or the scope would wait for ever.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut number = 0u32;
+            while !done.load(Ordering::Acquire) {
+                echoed(program, &number.to_be_bytes());
+                number += 1;
+                std::thread::sleep(pause);
+            }
+            number
+        });
+        {
+            let _end = End(&done);
+            work();
+        }
+        traffic.join().unwrap()
+    })
+}
+
 /// Datagrams go to and fro all the time while the gateway is killed, or stopped for another version, and started again:
 /// none is lost, the session goes on, and no row is spent.
 #[test]
@@ -439,24 +468,13 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     let filesystem = BpfFilesystem::mount();
     let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
     let program = site.program();
-    let done = std::sync::atomic::AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
-        let traffic = scope.spawn(|| {
-            let mut number = 0u32;
-            while !done.load(std::sync::atomic::Ordering::Acquire) {
-                echoed(&program, &number.to_be_bytes());
-                number += 1;
-            }
-            number
-        });
+    let sent = while_datagrams_pass(&program, Duration::ZERO, || {
         for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL] {
             site.gateway.end_by(signal);
             site.gateway = site.serve();
             site.gateway
                 .wait_for("the device again", |line| line["devices"] == 1);
         }
-        done.store(true, std::sync::atomic::Ordering::Release);
-        traffic.join().unwrap()
     });
     assert!(sent > 100, "{sent}");
     let counted = |verdict: &str| site.gateway.count(verdict);
@@ -481,18 +499,8 @@ fn renewed_without_a_process(gate: &str) {
     let pins = filesystem.0.path().join("gates");
     let mut site = Site::of(gate, LEASE_S, false, false, Some(&pins));
     let program = site.program();
-    let done = std::sync::atomic::AtomicBool::new(false);
     let renewed = |site: &Site| site.agent.event("authenticated")["idx"].as_u64().unwrap();
-    let sent = std::thread::scope(|scope| {
-        let traffic = scope.spawn(|| {
-            let mut number = 0u32;
-            while !done.load(std::sync::atomic::Ordering::Acquire) {
-                echoed(&program, &number.to_be_bytes());
-                number += 1;
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            number
-        });
+    let sent = while_datagrams_pass(&program, Duration::from_millis(5), || {
         let mut idx = 0;
         for signal in [Signal::SIGKILL, Signal::SIGTERM] {
             site.gateway.end_by(signal);
@@ -501,8 +509,6 @@ fn renewed_without_a_process(gate: &str) {
             assert_eq!(renewed(&site), idx + 2, "{gate}, after {signal}");
             idx += 2;
         }
-        done.store(true, std::sync::atomic::Ordering::Release);
-        traffic.join().unwrap()
     });
     assert!(sent > 100, "{sent}");
     // Counters go on: of the first session, four renewals, and nothing that the gate refused.

@@ -161,21 +161,36 @@ fn after_a_suspend_beyond_the_lease_the_session_is_gone_before_anything_else() {
     authenticate(&mut device, 2, 1, much_later);
 }
 
+/// What the gateway has sealed under the session before may still come for a second; nothing is to be sealed while the
+/// gateway has replaced a session and the device does not know it yet.
 #[test]
-fn the_session_lives_on_while_it_is_renewed_and_is_replaced_by_the_ack() {
+fn the_session_lives_on_while_it_is_renewed_and_is_opened_for_a_second_more() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 0, 0);
-    let before = device.session().unwrap().id;
+    assert!(device.previous().is_none() && !device.awaits_prompt_ack());
+    let first = device.session().unwrap().id;
     let renew_ms = session_renewal(&device);
     assert_eq!(device.poll(renew_ms), Output::NeedNonce);
     let _request = device.start(nonce(2), renew_ms).unwrap();
+    assert!(!device.awaits_prompt_ack());
     let offer = Offer::of(Mode::Pool, 1);
     let response = answer(&mut device, &offer, 2, renew_ms);
-    assert_eq!(device.session().unwrap().id, before);
-    let _done = device
-        .handle(&offer.ack(&response, LEASE_S, LOCAL_IP), &LOCAL_IP, renew_ms)
-        .unwrap();
-    assert_ne!(device.session().unwrap().id, before);
+    assert_eq!(device.session().unwrap().id, first);
+    for (copies, at_ms) in [(1, 0), (2, 20), (3, 60), (4, 140)] {
+        let _copy = device.poll(renew_ms + at_ms);
+        assert_eq!(device.awaits_prompt_ack(), copies < 4, "{copies}");
+    }
+    let acked_ms = renew_ms + 150;
+    let ack = offer.ack(&response, LEASE_S, LOCAL_IP);
+    let output = device.handle(&ack, &LOCAL_IP, acked_ms).unwrap();
+    assert!(
+        matches!(output, Output::Authenticated(id) if id != first),
+        "{output:?}"
+    );
+    assert_eq!(device.poll(acked_ms + 999), Output::None);
+    assert_eq!(device.previous().map(|previous| previous.id), Some(first));
+    assert_eq!(device.poll(acked_ms + 1_000), Output::None);
+    assert!(device.previous().is_none());
 }
 
 #[test]

@@ -68,6 +68,10 @@ pub use types::*;
 pub const MAX_REQUESTS: u8 = 8;
 /// How long one RESPONSE is repeated, ms (LAP/1 1.5).
 pub const RESPONSE_LIFETIME_MS: u64 = 60_000;
+/// Copies of a RESPONSE up to which its ACK is about to come: the fourth is sent after 140 ms.
+pub const PROMPT_RESPONSES: u8 = 4;
+/// How long messages of a session are opened after another one has replaced it, ms (LAP/1 1.5).
+pub const PREVIOUS_MS: u64 = 1_000;
 /// Rest after a failed handshake, ms; doubles with each further failure.
 pub const RETRY_FIRST_MS: u64 = 5_000;
 /// Longest rest after a failed handshake, ms.
@@ -82,6 +86,7 @@ pub struct Device {
     config: DeviceConfig,
     step: Step,
     session: Option<Session>,
+    previous: Option<PreviousSession>,
     budget: Budget,
     readings: Readings,
     floors: Floors,
@@ -104,6 +109,7 @@ impl Device {
             config,
             step: Step::Rest { wake_at_ms: None },
             session: None,
+            previous: None,
             budget: Budget::default(),
             readings: Readings::default(),
             floors: Floors::default(),
@@ -139,6 +145,21 @@ impl Device {
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.session.as_ref()
+    }
+
+    /// The session before it, until the first [`poll`](Self::poll) that is [`PREVIOUS_MS`] after the ACK: only to open what its
+    /// gateway has sealed.
+    #[must_use]
+    pub fn previous(&self) -> Option<&PreviousSession> {
+        self.previous.as_ref()
+    }
+
+    /// Whether a RESPONSE is out whose ACK should be here at any moment: [`PROMPT_RESPONSES`] copies have not been sent.
+    ///
+    /// The gateway may have replaced the session by the one that the ACK will open; whoever seals messages does well to wait.
+    #[must_use]
+    pub fn awaits_prompt_ack(&self) -> bool {
+        matches!(&self.step, Step::AwaitAck(answered) if answered.retransmit.sent < PROMPT_RESPONSES)
     }
 
     /// The last NAK while a REQUEST was out, for display only.
@@ -238,7 +259,7 @@ impl Device {
     /// under way must not be reported any more. What limits re-authentications is kept.
     pub fn abandon(&mut self) {
         self.step = Step::Rest { wake_at_ms: None };
-        self.session = None;
+        (self.session, self.previous) = (None, None);
     }
 
     /// Takes the payload of one UDP datagram from port 20550 of a gateway, whoever it really came from.
@@ -329,6 +350,7 @@ impl Device {
 
     /// Does what is due by now, one thing per call.
     pub fn poll(&mut self, now_ms: u64) -> Output {
+        self.previous.take_if(|previous| previous.until_ms <= now_ms);
         if self
             .session
             .as_ref()
@@ -354,10 +376,7 @@ impl Device {
             Step::AwaitAck(answered) => Some(answered.retransmit.due_ms.min(answered.gives_up_ms())),
         };
         let expiry_ms = self.session.as_ref().map(|session| session.until_ms);
-        match (step_ms, expiry_ms) {
-            (Some(step), Some(expiry)) => Some(step.min(expiry)),
-            (one, other) => one.or(other),
-        }
+        [step_ms, expiry_ms].into_iter().flatten().min()
     }
 
     fn poll_step(&mut self, now_ms: u64) -> Output {
@@ -556,7 +575,11 @@ impl Device {
         self.floors.raise(answered.gateway, answered.idx);
         self.last_accepted = Some((answered.gateway, answered.idx));
         self.has_refused = false;
-        self.session = None;
+        self.previous = self.session.take().map(|session| PreviousSession {
+            id: session.id,
+            key: session.key,
+            until_ms: now_ms.saturating_add(PREVIOUS_MS).min(session.until_ms),
+        });
         if ack.seen_ip != *local_ip {
             return Ok(self.fail(Failure::AddressChanged, &answered.nonce, now_ms));
         }

@@ -223,6 +223,23 @@ pub struct Session {
     pub(super) response_tag: [u8; 16],
 }
 
+/// The session that a renewal has replaced: messages that its gateway sealed before the renewal may still be on their way.
+#[derive(Debug)]
+pub struct PreviousSession {
+    /// Its identifier.
+    pub id: SessionId,
+    pub(super) key: SessionKey,
+    pub(super) until_ms: u64,
+}
+
+impl PreviousSession {
+    /// The key shared with the gateway; do not log it, and seal nothing under it.
+    #[must_use]
+    pub fn key(&self) -> &SessionKey {
+        &self.key
+    }
+}
+
 impl Session {
     /// The key shared with the gateway; do not log it.
     #[must_use]
