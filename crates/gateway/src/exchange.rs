@@ -136,9 +136,10 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What is said where the registry was put back to an earlier state since this process registered.
-    pub(crate) fn restored(&self) -> Option<&str> {
-        let error = match self {
+    /// Why the question was not answered.
+    #[must_use]
+    pub fn error(&self) -> Option<&LinkError> {
+        match self {
             Self::Entered(result) => result.as_ref().err(),
             Self::Chunk(result) => result.as_ref().err(),
             Self::Rows(result) => result.as_ref().err(),
@@ -151,10 +152,6 @@ impl Answer {
             Self::ProverIds(result) => result.as_ref().err(),
             Self::Changes { result, .. } => result.as_ref().err(),
             Self::Judged(result) => result.as_ref().err(),
-        };
-        match error {
-            Some(LinkError::Restored(error)) => Some(error),
-            _ => None,
         }
     }
 }

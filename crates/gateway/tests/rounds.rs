@@ -593,3 +593,71 @@ fn what_the_operator_lets_in_is_recorded_once_and_in_its_order() {
         (vec!["revoked", "reopened", "revoked"], 2)
     );
 }
+
+/// The questions of a node, of which those are held back that the test answers itself.
+fn ask_into(bench: &mut Bench, held: &mut Vec<Ask>, holds: impl Fn(&[Ask], &Ask) -> bool) {
+    let asks = bench.node.tick(bench.clock(), &mut || Some(NONCE));
+    for ask in asks {
+        if holds(held, &ask) {
+            held.push(ask);
+            continue;
+        }
+        let answer = bench.answer(ask);
+        bench.node.answer(answer, bench.clock());
+    }
+    bench.now_ns += 10_000_000;
+    assert!(bench.now_ns < 60 * SECOND_NS, "held: {held:?}");
+}
+
+/// Each question in flight is refused. The first refusal wipes the devices; those that are back when the others come stay.
+#[test]
+fn a_restored_registry_is_acted_on_once_for_all_questions_in_flight() {
+    let mut bench = Bench::new(&[policy(2, 500)]);
+    bench.node.set_audit_rate(1_000);
+    let mut held = Vec::new();
+    while held.is_empty() {
+        ask_into(&mut bench, &mut held, |_, ask| matches!(ask, Ask::Appraise(_)));
+    }
+    bench.revision = 2;
+    let is_held = |held: &[Ask], kind: fn(&Ask) -> bool| held.iter().any(kind);
+    let has_provers = |held: &[Ask]| is_held(held, |ask| matches!(ask, Ask::Provers { .. }));
+    while held.len() < 4 {
+        ask_into(&mut bench, &mut held, |held, ask| match ask {
+            Ask::Changes { .. } | Ask::Provers { .. } => true,
+            Ask::Plan(_) => has_provers(held),
+            _ => false,
+        });
+    }
+    let ended = bench.node.status().attest.round;
+    let restored = || LinkError::Restored("registry restored".to_owned());
+    let refused = |ask: &Ask| match ask {
+        Ask::Changes { .. } => Answer::Changes {
+            result: Err(restored()),
+            at_ns: 0,
+            scrutiny: None,
+        },
+        Ask::Plan(_) => Answer::Plan(Err(restored())),
+        Ask::Provers { .. } => Answer::Provers(Err(restored())),
+        Ask::Appraise(_) => Answer::Appraised(Err(restored())),
+        ask => panic!("{ask:?}"),
+    };
+    held.sort_by_key(|ask| !matches!(ask, Ask::Changes { .. }));
+    bench.node.answer(refused(&held[0]), bench.clock());
+    // It registers anew, and a device comes back.
+    bench.run_for(SECOND_NS);
+    bench.admit(DeviceId(1));
+    assert_eq!(bench.node.status().devices, 1);
+    for ask in &held[1..] {
+        bench.node.answer(refused(ask), bench.clock());
+        assert_eq!(bench.node.status().devices, 1, "after {ask:?}");
+    }
+    let records = bench.node.take_records(false);
+    let restores = records
+        .iter()
+        .filter(|record| matches!(record.what, Happening::RegistryRestored));
+    assert_eq!(restores.count(), 1);
+    bench.run_for(10 * SECOND_NS);
+    let numbers: Vec<u32> = bench.outcomes.iter().map(|outcome| outcome.number.0).collect();
+    assert!(numbers.contains(&ended), "the round is appraised: {numbers:?}");
+    assert!(numbers.len() > 2, "rounds go on: {numbers:?}");
+}

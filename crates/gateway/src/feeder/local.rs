@@ -45,7 +45,7 @@ impl Office {
     pub(super) async fn answer(&self, ask: Ask, course: &mut Course) -> Answer {
         let shown = self.link.lock().await.as_ref().map(Link::number);
         let answer = self.answer_under(ask, course).await;
-        if answer.restored().is_some() {
+        if matches!(answer.error(), Some(LinkError::Restored(_))) {
             self.link.lock().await.take_if(|now| Some(now.number()) == shown);
         }
         answer

@@ -61,7 +61,7 @@ impl Office {
         let fence = self.fence().await;
         let shown = fence.as_ref().ok().copied();
         let answer = self.answer_under(fence, ask, course).await;
-        if answer.restored().is_some() {
+        if matches!(answer.error(), Some(LinkError::Restored(_))) {
             self.fence.lock().await.take_if(|now| Some(*now) == shown);
         }
         answer

@@ -26,6 +26,13 @@ pub(super) struct Showing {
     is_shut: bool,
 }
 
+impl Showing {
+    /// An answer that is out is of a registry that is gone.
+    pub(super) fn void(&mut self) {
+        self.channel.void();
+    }
+}
+
 impl Node {
     /// Whether the controller gives rows: it trusts this gateway, or asks nobody for evidence.
     pub(super) fn may_have_rows(&self) -> bool {

@@ -16,9 +16,6 @@ impl Node {
     /// Takes an answer of the controller.
     pub fn answer(&mut self, answer: Answer, clock: Clock) {
         let now_ns = clock.monotonic_ns;
-        if let Some(error) = answer.restored() {
-            self.lose_registry(error);
-        }
         match answer {
             Answer::Entered(result) => {
                 if let Some(number) = self.unwrap_answer(result, now_ns, |node| &mut node.enter) {
@@ -279,8 +276,10 @@ impl Node {
                 self.status.unmeasured += 1;
                 None
             }
-            // It has been acted on.
-            Err(LinkError::Restored(_)) => None,
+            Err(LinkError::Restored(error)) => {
+                self.lose_registry(&error);
+                None
+            }
             // The controller says why with its scrutiny.
             Err(LinkError::Untrusted(_)) => {
                 channel(self).backoff.fail(now_ns);
@@ -323,6 +322,9 @@ impl Node {
         ] {
             channel.void();
         }
+        self.showing.void();
+        self.attestation.void();
+        self.strays.void();
         self.feed_from = Revision::ZERO;
         self.link_ok_ns = None;
     }

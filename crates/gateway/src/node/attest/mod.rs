@@ -93,6 +93,17 @@ impl Attestation {
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
     }
 
+    /// Answers that are out are of a registry that is gone.
+    pub(super) fn void(&mut self) {
+        for channel in [
+            &mut self.plan_channel,
+            &mut self.keys_channel,
+            &mut self.appraise_channel,
+        ] {
+            channel.void();
+        }
+    }
+
     /// Whether the controller may have decided something that it has not told yet.
     pub(super) fn awaits_decisions(&self) -> bool {
         !self.outcomes.is_empty()

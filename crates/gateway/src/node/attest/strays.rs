@@ -27,6 +27,13 @@ pub(in crate::node) struct Strays {
     told: HashSet<DeviceId>,
 }
 
+impl Strays {
+    /// An answer that is out is of a registry that is gone.
+    pub(in crate::node) fn void(&mut self) {
+        self.channel.void();
+    }
+}
+
 impl Node {
     /// Who is to be attested, where nobody is.
     pub(in crate::node) fn ask_about_strays(&mut self, clock: Clock) -> Option<Ask> {

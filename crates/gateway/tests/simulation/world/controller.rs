@@ -38,28 +38,11 @@ pub(super) fn failed(ask: &Ask, error: LinkError) -> Answer {
 }
 
 fn is_failure(answer: &Answer) -> bool {
-    matches!(error(answer), Some(LinkError::Failed(_)))
+    matches!(answer.error(), Some(LinkError::Failed(_)))
 }
 
 fn is_restored(answer: &Answer) -> bool {
-    matches!(error(answer), Some(LinkError::Restored(_)))
-}
-
-fn error(answer: &Answer) -> Option<&LinkError> {
-    match answer {
-        Answer::Entered(result) => result.as_ref().err(),
-        Answer::Chunk(result) => result.as_ref().err(),
-        Answer::Rows(result) => result.as_ref().err(),
-        Answer::Receptions(result) => result.as_ref().err(),
-        Answer::Settled(result) => result.as_ref().err(),
-        Answer::Reported { result, .. } => result.as_ref().err(),
-        Answer::Changes { result, .. } => result.as_ref().err(),
-        Answer::Judged(result) => result.as_ref().err(),
-        Answer::Plan(result) => result.as_ref().err(),
-        Answer::Provers(result) => result.as_ref().err(),
-        Answer::Appraised(result) => result.as_ref().err(),
-        Answer::ProverIds(result) => result.as_ref().err(),
-    }
+    matches!(answer.error(), Some(LinkError::Restored(_)))
 }
 
 /// Who wants to be admitted.
