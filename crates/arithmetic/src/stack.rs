@@ -5,8 +5,8 @@
 
 /// Runs `work`, and then overwrites as many bytes of the stack below the caller's frame as `BYTES` says, and the vector registers.
 ///
-/// `BYTES` is a bound of the stack that `work` uses, and at most what the thread has left; the tests of this crate measure the bounds
-/// that it uses. What `work` returns is not wiped.
+/// `BYTES` is a bound of the stack that `work` uses; the tests of this crate measure the bounds that it uses. On a thread with less
+/// stack left the process ends by a stack overflow. What `work` returns is not wiped, and nothing is if it panics.
 #[inline(never)]
 pub fn wiped<const BYTES: usize, T>(work: impl FnOnce() -> T) -> T {
     /// So that all frames of `work` are below the frame of `wiped`.
@@ -21,14 +21,29 @@ pub fn wiped<const BYTES: usize, T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// A guard page has at least so many bytes.
+#[cfg(target_arch = "x86_64")]
+const PAGE_BYTES: i32 = 4096;
+
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn overwrite<const BYTES: usize>() {
-    // SAFETY: without `nostack`, nothing of this thread lies below the stack pointer; the caller of `wiped` answers for the length.
+    // SAFETY: without `nostack`, nothing of this thread lies below the stack pointer. Before the far end is written, each page from the
+    // stack pointer down is, as compilers probe large frames: where the stack ends, the guard page ends the process.
     unsafe {
         std::arch::asm!(
-            "lea rdi, [rsp + {bottom}]",
+            "lea rsi, [rsp + {bottom}]",
+            "lea rdi, [rsp - {page}]",
+            "2:",
+            "cmp rdi, rsi",
+            "jb 3f",
+            "mov qword ptr [rdi], rax",
+            "sub rdi, {page}",
+            "jmp 2b",
+            "3:",
+            "mov rdi, rsi",
             "rep stosq",
+            page = const PAGE_BYTES,
             bottom = const -((BYTES / 8 * 8) as i64),
             inout("rcx") BYTES / 8 => _,
             inout("rax") 0u64 => _,
