@@ -357,6 +357,9 @@ pub trait DataPlane: Send {
     /// Frees what dead sessions hold, and devices that were wiped before the last call; call it every few seconds, not
     /// more often than every few milliseconds.
     fn housekeep(&mut self);
+    /// Learns of MAC addresses of its interfaces that have changed; call it every few seconds. In the network namespace of these
+    /// interfaces.
+    fn follow_links(&mut self) {}
     /// Why packets are no longer handled although nobody stopped it; `None` while all is well.
     fn failure(&mut self) -> Option<String>;
 }
@@ -540,7 +543,6 @@ impl<T: StoreBacked> DataPlane for T {
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();
-        self.follow_links();
         if let Some(provers) = StoreBacked::provers(self) {
             provers.reclaim();
         }
@@ -548,6 +550,9 @@ impl<T: StoreBacked> DataPlane for T {
         if removed > 0 {
             tracing::debug!(removed, "swept bindings of dead sessions");
         }
+    }
+    fn follow_links(&mut self) {
+        StoreBacked::follow_links(self);
     }
     fn failure(&mut self) -> Option<String> {
         StoreBacked::failure(self)

@@ -160,7 +160,7 @@ fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
         );
     }
     ip(&format!("link set bridge address {}", written(later)));
-    plane.housekeep();
+    plane.follow_links();
     for (mac, expected) in [
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::PassForeign),

@@ -400,6 +400,8 @@ impl Node {
     fn housekeep(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         self.plane.housekeep();
+        // Here alone: it asks the kernel for all interfaces.
+        self.plane.follow_links();
         self.status.plane_failure = self.plane.failure();
         self.wipe_revoked(now_ns);
         self.retry_no_room();

@@ -56,6 +56,8 @@ pub struct Inner {
     pub no_wiping: bool,
     /// Something of an earlier process lies here.
     has_left: bool,
+    /// When the node looked for changed MAC addresses last, monotonic clock, ms.
+    followed_ms: Option<u64>,
 }
 
 /// The data plane, shared by the node that drives it and the network.
@@ -102,6 +104,7 @@ impl Plane {
             no_marks: false,
             no_wiping: false,
             has_left: false,
+            followed_ms: None,
         };
         Self(Arc::new(Mutex::new(inner)), None)
     }
@@ -404,6 +407,16 @@ impl DataPlane for Plane {
 
     fn housekeep(&mut self) {
         self.0.lock().unwrap().host.housekeep();
+    }
+
+    /// Each time all interfaces would be listed.
+    fn follow_links(&mut self) {
+        let mut inner = self.0.lock().unwrap();
+        let now_ms = inner.now.monotonic_ns / 1_000_000;
+        let is_soon = |before_ms: u64| now_ms.saturating_sub(before_ms) < 5_000;
+        if inner.followed_ms.replace(now_ms).is_some_and(is_soon) {
+            inner.late = Some("interfaces were listed twice in 5 s".to_owned());
+        }
     }
 
     fn failure(&mut self) -> Option<String> {
