@@ -18,21 +18,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions, Moment};
-use linewarden_dataplane::{Config, DataPlane, Gate, Row};
+use linewarden_dataplane::{Config, DataPlane, Gate};
 use linewarden_protocol::attest::{RequestKey, Round};
 use linewarden_protocol::frame::{Meta, ip_bytes};
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};
-use linewarden_protocol::ids::{Mode, Period, RowIndex};
+use linewarden_protocol::ids::{Mode, Period};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{AttestRequest, LAP_PORT, MESSAGE_BYTES, PROOF_BYTES};
 use zerocopy::IntoBytes as _;
 
 use support::device::{A, B, Dev, GATEWAY, Held, Response, gateway_end};
-use support::netns::{ip, leave_namespace};
+use support::netns::{index_of, ip, leave_namespace};
 use support::shape::{LEASE_S, Shape};
 use support::world::attest::{key, proof, round};
-use support::world::{load_xdp, real_now};
+use support::world::{install_key, load_xdp, real_now};
 use support::{While, cpus, pin_to};
 
 /// Where devices wait to be asked.
@@ -52,17 +52,6 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}");
         thread::yield_now();
     }
-}
-
-fn install(plane: &mut dyn DataPlane, device: Dev) {
-    let row = Row {
-        challenge: device.challenge(Mode::Key, RowIndex(0)),
-        auth_key: device.auth_key(Mode::Key, RowIndex(0)),
-    };
-    plane
-        .install(device.id(), Mode::Key, RowIndex(0), &[row], None)
-        .unwrap();
-    plane.set_fresh(FRESH, real_now().monotonic_ms * 1_000_000);
 }
 
 fn response(idx: u32) -> Response {
@@ -220,12 +209,6 @@ fn kept_and_dropped() -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn index(interface: &str) -> u32 {
-    let name = std::ffi::CString::new(interface).unwrap();
-    // SAFETY: a string that ends with zero.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
-}
-
 fn xdp_asks_over_a_link(gate: Gate) {
     let (ready, is_ready) = mpsc::channel();
     let (linked, is_linked) = mpsc::channel();
@@ -257,8 +240,8 @@ fn xdp_asks_over_a_link(gate: Gate) {
     ip("link set here up");
     linked.send(()).unwrap();
     let devices = other_side.join().unwrap().unwrap();
-    xdp.attach(index("here")).unwrap();
-    install(&mut xdp, A);
+    xdp.attach(index_of("here")).unwrap();
+    install_key(&mut xdp, A, FRESH);
     let bound = A.response(&response(0).bound(A.mac()));
     let frame = A.frame(false).udp(bound.as_bytes());
     assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
@@ -346,7 +329,7 @@ fn host_asks_over_loopback() {
     let own = |last: u8| IpAddr::from([127, 31, 0, last]);
     let gateway = |ip| SocketAddr::new(ip, LAP_PORT);
     let mut host = Host::new(&host_at(&[own(1)])).unwrap();
-    install(&mut host, A);
+    install_key(&mut host, A, FRESH);
     let nobody = (gateway(own(9)), begin_and_request(&mut host));
     assert_eq!(
         host.ask(&[nobody]).unwrap(),
@@ -402,7 +385,7 @@ fn only_a_session_that_lives_has_a_request() {
         host.session_request(A.id(), &asked, boot_s()).is_none(),
         "not here"
     );
-    install(&mut host, A);
+    install_key(&mut host, A, FRESH);
     assert!(
         host.session_request(A.id(), &asked, boot_s()).is_none(),
         "no session"
@@ -444,7 +427,7 @@ fn a_request_is_of_one_session_whoever_renews_it_meanwhile() {
         _ => A.end(true).ip,
     };
     let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
-    install(&mut host, A);
+    install_key(&mut host, A, FRESH);
     let asked = round(4, 1);
     let (engine, mut thread) = (host.engine(), host.thread_state());
     // One moment for all: on a busy machine the freshness value would grow too old meanwhile.

@@ -8,6 +8,7 @@
 )]
 
 #[path = "support/netns.rs"]
+#[allow(dead_code, reason = "each test program uses its own part")]
 mod netns;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

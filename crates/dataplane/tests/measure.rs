@@ -23,7 +23,7 @@ use linewarden_evidence::inband::{Form, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 
-use support::netns::{ip, leave_namespace};
+use support::netns::{index_of, ip, leave_namespace};
 use support::shape::Shape;
 
 /// `None`, with the reason, where it may not be loaded.
@@ -217,12 +217,6 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
     control.update(&key, &value, MapFlags::ANY).unwrap();
     let after = plane.measure().unwrap();
     assert_eq!(changed(&before, &after), ["eBPF map control entry 00000000"]);
-}
-
-fn index_of(name: &str) -> u32 {
-    let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: a string that ends with a zero byte.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// A program that lets everything through.

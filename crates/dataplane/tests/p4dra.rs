@@ -14,7 +14,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use support::device::{A, Dev, gateway_end};
-use support::netns::{ip, leave_namespace};
+use support::netns::{index_of, ip, leave_namespace, packet_socket};
 use support::number;
 use support::shape::{P4DRA_PROVERS, Shape};
 use support::world::p4dra::{frame, id, reply, round, tagged};
@@ -290,25 +290,14 @@ fn of_several_cpus_with_one_proof_one_wins() {
 struct Station(OwnedFd);
 
 impl Station {
-    fn open(interface: u32) -> Self {
-        // SAFETY: takes no pointer.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
-        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: just opened and owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all zeros is a valid sockaddr_ll.
-        let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        name.sll_family = libc::AF_PACKET as u16;
-        name.sll_protocol = ETHER_TYPE.to_be();
-        name.sll_ifindex = interface.cast_signed();
+    fn open(interface: &str) -> Self {
+        let fd = packet_socket(interface, ETHER_TYPE);
         let patience = libc::timeval {
             tv_sec: 20,
             tv_usec: 0,
         };
-        // SAFETY: the pointers are to a sockaddr_ll and a timeval of these sizes, which the calls only read.
+        // SAFETY: the pointer is to a timeval of that size, which the call only reads.
         unsafe {
-            let bytes = size_of::<libc::sockaddr_ll>() as u32;
-            assert_eq!(libc::bind(fd.as_raw_fd(), (&raw const name).cast(), bytes), 0);
             let bytes = size_of::<libc::timeval>() as u32;
             let value = (&raw const patience).cast();
             let level = libc::SOL_SOCKET;
@@ -333,12 +322,6 @@ impl Station {
         frame.truncate(usize::try_from(got).ok()?);
         Some(frame)
     }
-}
-
-fn index(interface: &str) -> u32 {
-    let name = std::ffi::CString::new(interface).unwrap();
-    // SAFETY: a string that ends with zero.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// The REQUEST of a round as it comes in at the devices' side.
@@ -366,15 +349,15 @@ fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dy
     ip("link set here up");
     ip("link set there up");
     let mut config = Shape::P4DRA.config();
-    let Some(mut plane) = start(&mut config, index("here")) else {
+    let Some(mut plane) = start(&mut config, index_of("here")) else {
         return;
     };
     // What an XDP program sends arrives at a veth that has NAPI on, as another program there turns it on.
     let mut receiver = load_xdp(&Shape::OFF.config());
     receiver
         .iter_mut()
-        .for_each(|receiver| receiver.attach(index("there")).unwrap());
-    let station = Station::open(index("there"));
+        .for_each(|receiver| receiver.attach(index_of("there")).unwrap());
+    let station = Station::open("there");
     for asked in 1..=3 {
         assert!(plane.p4dra().unwrap().open_round(round(asked)));
         assert_eq!(

@@ -1,5 +1,7 @@
 //! Networks of a test's own, by `ip` of iproute2.
 
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 
 /// Leaves the calling thread in a network namespace of its own; `false`, with the reason, where that is not allowed.
@@ -13,6 +15,34 @@ pub fn leave_namespace() -> bool {
         );
     }
     left
+}
+
+/// The index of an interface of the calling thread's namespace; 0: there is none of that name.
+pub fn index_of(interface: &str) -> u32 {
+    let name = CString::new(interface).unwrap();
+    // SAFETY: a string that ends with zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// A packet socket on an interface (packet(7)), for frames of this Ethernet type; of 0, for sending alone.
+pub fn packet_socket(interface: &str, ether_type: u16) -> OwnedFd {
+    // SAFETY: takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just opened and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all zeros is a valid sockaddr_ll.
+    let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    name.sll_family = libc::AF_PACKET as u16;
+    name.sll_protocol = ether_type.to_be();
+    name.sll_ifindex = index_of(interface).cast_signed();
+    // SAFETY: the pointer is to a sockaddr_ll of that size, which the call only reads.
+    let bound = unsafe {
+        let bytes = size_of::<libc::sockaddr_ll>() as u32;
+        libc::bind(socket.as_raw_fd(), (&raw const name).cast(), bytes)
+    };
+    assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+    socket
 }
 
 /// Runs `ip`, which must succeed.

@@ -18,14 +18,14 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use linewarden_dataplane::host::{Engine, Host, Moment, P4draBatch, ThreadState};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Store};
+use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Row, Store};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
 use linewarden_protocol::frame::{Meta, Network, is_group, parse};
 use linewarden_protocol::gateway::{Gateway, LineView};
-use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire;
@@ -121,6 +121,18 @@ pub fn load_xdp(config: &Config) -> Option<Xdp> {
         }
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
     }
+}
+
+/// Installs a device in key mode, and a fresh value of now.
+pub fn install_key(plane: &mut dyn DataPlane, device: Dev, fresh: [u8; 8]) {
+    let row = Row {
+        challenge: device.challenge(Mode::Key, RowIndex(0)),
+        auth_key: device.auth_key(Mode::Key, RowIndex(0)),
+    };
+    plane
+        .install(device.id(), Mode::Key, RowIndex(0), &[row], None)
+        .unwrap();
+    plane.set_fresh(fresh, real_now().monotonic_ms * 1_000_000);
 }
 
 impl World {
