@@ -310,7 +310,20 @@ impl Xdp {
     /// # Errors
     /// The kernel's: a frame below 14 B or above a page is refused.
     pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
-        self.run(frame, LOOPBACK, 1)
+        self.run(frame, frame.len(), LOOPBACK, 1)
+    }
+
+    /// Likewise, with so many bytes of the frame in the part that the program sees, and the rest in fragments, as drivers deliver
+    /// frames where [`Config::fragments`](crate::Config::fragments) is set.
+    ///
+    /// # Errors
+    /// As [`Xdp::test_run`]; of kernels before 6.18, which split no frame of a page.
+    pub fn test_run_in_fragments(
+        &self,
+        frame: &[u8],
+        linear_bytes: usize,
+    ) -> Result<TestRun, DataPlaneError> {
+        self.run(frame, linear_bytes, LOOPBACK, 1)
     }
 
     /// Likewise, so often without a pause; what the last run gave.
@@ -318,14 +331,20 @@ impl Xdp {
     /// # Errors
     /// As [`Xdp::test_run`].
     pub fn test_runs(&self, frame: &[u8], times: u32) -> Result<TestRun, DataPlaneError> {
-        self.run(frame, LOOPBACK, times)
+        self.run(frame, frame.len(), LOOPBACK, times)
     }
 
     /// Likewise, as if it came in on that interface of the calling thread's network namespace.
-    fn run(&self, frame: &[u8], ingress: u32, repeat: u32) -> Result<TestRun, DataPlaneError> {
+    fn run(
+        &self,
+        frame: &[u8],
+        linear_bytes: usize,
+        ingress: u32,
+        repeat: u32,
+    ) -> Result<TestRun, DataPlaneError> {
         // Evidence makes it longer, and so does a reply of p4dra-classic.
         let mut out = vec![0u8; frame.len() + 128];
-        let mut context = test_context(frame.len(), ingress);
+        let mut context = test_context(linear_bytes, ingress);
         let input = libbpf_rs::ProgramInput {
             data_in: Some(frame),
             data_out: Some(&mut out),
@@ -463,7 +482,7 @@ impl StoreBacked for Xdp {
         let Carrier::Frame { frame, ingress } = &miss.carrier else {
             return Ok(());
         };
-        let run = self.run(frame, *ingress, 1)?;
+        let run = self.run(frame, frame.len(), *ingress, 1)?;
         if run.action == XDP_TX {
             self.send_frame(*ingress, &run.frame);
         }
@@ -601,8 +620,8 @@ fn read_handling(percpu: &dyn MapCore) -> Result<Handling, DataPlaneError> {
 }
 
 /// `struct xdp_md` for a test run: the whole frame, on an interface's queue 0.
-fn test_context(frame_bytes: usize, ingress: u32) -> Vec<u8> {
-    let length = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
+fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
+    let length = u32::try_from(linear_bytes).unwrap_or(u32::MAX);
     // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
     [0, length, 0, ingress, 0, 0]
         .iter()

@@ -35,22 +35,12 @@
 #define LW_MAC_PVST 0xcdcccc0c0001ULL
 #define LW_MAC_CDP 0xcccccc0c0001ULL
 
-/* Bytes of the frame from `p` on. */
-static __always_inline __u32 lw_rest(const void *p, const void *end)
-{
-	__u32 bytes = (__u32)((long)end - (long)p);
-
-	/* Or clang would add to the pointers' halves. */
-	asm volatile("" : "+r"(bytes));
-	return bytes;
-}
-
 /* ARP (RFC 826) of IPv4 over Ethernet: a request or a reply, and nothing behind it. */
 static __always_inline int lw_is_arp(const struct lw_frame *f)
 {
 	const __u16 *p = (const __u16 *)f->payload;
 
-	if ((const void *)(p + 14) > f->end || lw_rest(p, f->end) > 28 + LW_BEHIND_MAX)
+	if ((const void *)(p + 14) > f->end || lw_room(f, p) > 28 + LW_BEHIND_MAX)
 		return 0;
 	return p[0] == bpf_htons(1) && p[1] == LW_ETH_P_IP && p[2] == bpf_htons(0x0604) &&
 	       (p[3] == bpf_htons(1) || p[3] == bpf_htons(2));
@@ -212,7 +202,7 @@ static __always_inline int lw_is_neighbor_s(const struct lw_frame *f, const int 
 	if ((const void *)(m + 8) > f->end)
 		return 0;
 	__u8 type = m[0];
-	__u32 length = bpf_ntohs(ip->payload_length), there = lw_rest(m, f->end), least;
+	__u32 length = bpf_ntohs(ip->payload_length), there = lw_room(f, m), least;
 
 	switch (type) {
 	case LW_ND_ROUTER_SOLICITATION:
@@ -299,7 +289,7 @@ static __always_inline int lw_is_padded(const struct lw_frame *f)
 	__u32 room = f->is6 ? bpf_ntohs(f->ip6->payload_length) :
 			      bpf_ntohs(f->ip4->total_length) - sizeof(struct lw_ip4);
 
-	return lw_rest(f->udp, f->end) - room <= LW_BEHIND_MAX;
+	return lw_room(f, f->udp) - room <= LW_BEHIND_MAX;
 }
 
 /*
