@@ -1,8 +1,10 @@
 //! Dumps that are read piece by piece, so that large ones take little memory.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use linewarden_files::open_regular;
 
 use super::directory::{Kind, dump_files};
 use super::hex::HexParser;
@@ -62,7 +64,8 @@ impl Reader {
     }
 
     fn fill(&mut self, bytes: usize) -> Result<(), ReadoutError> {
-        let mut file = File::open(&self.path).map_err(|error| self.io(error))?;
+        let mut file =
+            open_regular(&self.path, OpenOptions::new().read(true)).map_err(|error| self.io(error))?;
         file.seek(SeekFrom::Start(self.position))
             .map_err(|error| self.io(error))?;
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
