@@ -126,7 +126,8 @@ impl DeviceSources {
     /// machine: there loopback sources are admitted, if the prefixes contain them.
     #[must_use]
     pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[IpAddr]) -> Self {
-        let admits_loopback = local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
+        let admits_loopback =
+            !local.is_empty() && local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
         let is_inside = |address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(*address));
         let own = local.iter().chain(others).copied();
         let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
@@ -288,5 +289,7 @@ mod tests {
         }
         let mixed = DeviceSources::new(&prefixes, &["127.0.0.1", "10.0.0.1"].map(ip), &[]);
         assert!(!mixed.admits(ip("127.4.5.6")));
+        let none = DeviceSources::new(&prefixes, &[], &[]);
+        assert!(!none.admits_loopback() && !none.admits(ip("127.4.5.6")) && none.admits(ip("10.0.0.1")));
     }
 }
