@@ -26,11 +26,11 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, GATEWAY, Response, gateway_end, sealed_frame, service_end};
-use support::netns::{ip, leave_namespace};
+use support::device::{A, GATEWAY, Held, Response, gateway_end, sealed_frame, service_end};
+use support::netns::{index_of, ip, leave_namespace};
 use support::shape::Shape;
 use support::world::attest::{proof, round};
-use support::world::real_now;
+use support::world::{load_xdp, real_now};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -41,11 +41,11 @@ const FRESH: [u8; 8] = [7; 8];
 struct BpfFilesystem(tempfile::TempDir);
 
 impl BpfFilesystem {
-    fn mount() -> Self {
+    fn mount(mode: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
         let mounted = mount
-            .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
+            .args(["-t", "bpf", "-o", mode, "bpf"])
             .arg(directory.path())
             .status();
         assert!(mounted.unwrap().success());
@@ -74,23 +74,19 @@ fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
     Ok(plane)
 }
 
-#[test]
-fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
-    let filesystem = match capability() {
-        true => BpfFilesystem::mount(),
-        false => return,
-    };
-    let pins = filesystem.0.path().join("gates");
+/// Two interfaces whose other ends are not looked at.
+fn interfaces() -> [u32; 2] {
     for pair in [
         "lw-a address 02:00:00:00:ff:fe type veth peer name lw-x",
         "lw-b address 02:00:00:00:ff:fe type veth peer name lw-y",
     ] {
         ip(&format!("link add {pair}"));
     }
-    let interfaces = ["lw-a", "lw-b"].map(index_of);
-    let [first, second] = interfaces;
+    ["lw-a", "lw-b"].map(index_of)
+}
 
-    let mut plane = start(&pins, &interfaces).unwrap();
+/// A's pool of four rows, on a value that was fresh at `now_ns`.
+fn serve_a(plane: &mut Xdp, now_ns: u64) {
     let row = |idx| Row {
         challenge: A.challenge(Mode::Pool, RowIndex(idx)),
         auth_key: A.auth_key(Mode::Pool, RowIndex(idx)),
@@ -99,68 +95,52 @@ fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
     plane
         .install(A.id(), Mode::Pool, RowIndex(0), &rows, None)
         .unwrap();
-    let now_ns = real_now().monotonic_ms * 1_000_000;
     plane.set_fresh(FRESH, now_ns);
-    let request = A.frame(false).udp(A.request([1; 16]).as_bytes());
-    let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
-    let before = Tried::of(first);
-    assert_eq!(before.run(&request), (XDP_TX, Some(ReplyChallenge)));
-    assert_eq!(before.run(&claim), (XDP_DROP, Some(DropRound)));
+}
 
-    drop(plane);
-    // The kernel empties the tables of programs a moment later, in a thread of its own.
-    let until = Instant::now() + Duration::from_secs(60);
-    while before.run(&claim).1 != Some(DropStopped) {
-        assert!(Instant::now() < until, "PROOFs are still judged");
-    }
-    // That of the same moment that is kept is not empty, on either interface: the whole handshake, and DATA.
-    for interface in interfaces {
-        assert_eq!(Tried::of(interface).run(&request), (XDP_TX, Some(ReplyChallenge)));
-    }
-    let answer = Response {
+fn request() -> Vec<u8> {
+    A.frame(false).udp(A.request([1; 16]).as_bytes())
+}
+
+/// A's RESPONSE with its first row.
+fn answer() -> Response {
+    Response {
         mode: Mode::Pool,
         idx: 0,
         gateway: GATEWAY,
         fresh: FRESH,
         bound: None,
         nonce: [1; 16],
-    };
-    let response = A.frame(false).udp(&answer.bytes(A));
-    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAck)));
-    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckAgain)));
-    let held = support::device::Held::of(A, Mode::Pool, &A.response(&answer));
+    }
+}
+
+/// A datagram of the session that this RESPONSE opens.
+fn data(seq: u32) -> Vec<u8> {
+    let held = Held::of(A, Mode::Pool, &A.response(&answer()));
     let to = service_end(false);
-    let data = |seq| sealed_frame(A, &to).udp(&held.seal(seq, &to, b"reading"));
-    assert_eq!(before.run(&data(1)), (XDP_PASS, Some(PassData)));
+    sealed_frame(A, &to).udp(&held.seal(seq, &to, b"reading"))
+}
 
-    // The next process takes its place, and leaves one table at each interface.
-    let plane = start(&pins, &interfaces).unwrap();
-    let after = Tried::of(first);
-    assert_ne!(before.id, after.id);
-    assert_eq!(after.run(&request), (XDP_TX, Some(ReplyChallenge)));
-    assert_eq!(after.run(&data(2)), (XDP_PASS, Some(PassData)));
-    for interface in interfaces {
-        let names = names(&place(&pins, interface));
-        let tables = names.iter().filter(|name| name.starts_with("programs-"));
-        assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
-    }
-    drop(plane);
-    assert_eq!(Tried::of(second).run(&request), (XDP_TX, Some(ReplyChallenge)));
+#[test]
+fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
+    let filesystem = match capability() {
+        true => BpfFilesystem::mount("mode=0700"),
+        false => return,
+    };
+    let pins = filesystem.0.path().join("gates");
+    let interfaces = interfaces();
+    let now_ns = real_now().monotonic_ms * 1_000_000;
+    let mut plane = start(&pins, &interfaces).unwrap();
+    serve_a(&mut plane, now_ns);
+    let before = Tried::of(interfaces[0]);
+    assert_eq!(before.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+    let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
+    assert_eq!(before.run(&claim), (XDP_DROP, Some(DropRound)));
 
-    // Older than 16 s, `fresh` stops the answers, whoever is there.
-    let plane = start(&pins, &[]).unwrap();
-    plane
-        .store()
-        .set_fresh(FRESH, now_ns.saturating_sub(17_000_000_000));
     drop(plane);
-    for interface in interfaces {
-        let tried = Tried::of(interface);
-        assert_eq!(tried.run(&request), (XDP_DROP, Some(DropStopped)));
-        assert_eq!(
-            tried.run(&data(u32::from(interface == second) + 3)),
-            (XDP_PASS, Some(PassData))
-        );
-    }
+    answers_without_its_process(&before, &claim, &interfaces);
+    the_next_process_takes_its_place(&before, &pins, &interfaces);
+    an_old_value_stops_the_answers(&pins, &interfaces, now_ns);
 
     for interface in interfaces {
         assert!(xdp::release(&pins, interface).unwrap());
@@ -169,11 +149,61 @@ fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
     assert_eq!(names(&pins), BTreeSet::new());
 }
 
+fn answers_without_its_process(before: &Tried, claim: &[u8], interfaces: &[u32; 2]) {
+    // The kernel empties the tables of programs a moment later, in a thread of its own.
+    let until = Instant::now() + Duration::from_secs(60);
+    while before.run(claim).1 != Some(DropStopped) {
+        assert!(Instant::now() < until, "PROOFs are still judged");
+    }
+    // That of the same moment that is kept is not empty, on either interface: the whole handshake, and DATA.
+    for interface in interfaces {
+        assert_eq!(
+            Tried::of(*interface).run(&request()),
+            (XDP_TX, Some(ReplyChallenge))
+        );
+    }
+    let response = A.frame(false).udp(&answer().bytes(A));
+    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAck)));
+    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckAgain)));
+    assert_eq!(before.run(&data(1)), (XDP_PASS, Some(PassData)));
+}
+
+/// It leaves one table at each interface.
+fn the_next_process_takes_its_place(before: &Tried, pins: &Path, interfaces: &[u32; 2]) {
+    let plane = start(pins, interfaces).unwrap();
+    let after = Tried::of(interfaces[0]);
+    assert_ne!(before.id, after.id);
+    assert_eq!(after.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+    assert_eq!(after.run(&data(2)), (XDP_PASS, Some(PassData)));
+    for interface in interfaces {
+        let names = names(&place(pins, *interface));
+        let tables = names.iter().filter(|name| name.starts_with("programs-"));
+        assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
+    }
+    drop(plane);
+    let second = Tried::of(interfaces[1]);
+    assert_eq!(second.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+}
+
+/// Older than 16 s, `fresh` stops the answers, whoever is there.
+fn an_old_value_stops_the_answers(pins: &Path, interfaces: &[u32; 2], now_ns: u64) {
+    let plane = start(pins, &[]).unwrap();
+    plane
+        .store()
+        .set_fresh(FRESH, now_ns.saturating_sub(17_000_000_000));
+    drop(plane);
+    for (seq, interface) in (3..).zip(interfaces) {
+        let tried = Tried::of(*interface);
+        assert_eq!(tried.run(&request()), (XDP_DROP, Some(DropStopped)));
+        assert_eq!(tried.run(&data(seq)), (XDP_PASS, Some(PassData)));
+    }
+}
+
 /// A start that a program of somebody else on the interface refuses leaves no pin behind, and the gate of before as it is.
 #[test]
 fn a_start_that_fails_takes_nothing_from_the_gate_before() {
     let filesystem = match capability() {
-        true => BpfFilesystem::mount(),
+        true => BpfFilesystem::mount("mode=0700"),
         false => return,
     };
     let pins = filesystem.0.path().join("gates");
@@ -192,16 +222,29 @@ fn a_start_that_fails_takes_nothing_from_the_gate_before() {
     assert!(xdp::release(&elsewhere, interface).unwrap());
 }
 
+/// Directories that are still to be made lie in the current directory.
+#[test]
+fn a_relative_directory_is_as_secure_as_the_current_one() {
+    if !capability() {
+        return;
+    }
+    for (mode, is_secure) in [("mode=0700", true), ("mode=1777", false)] {
+        let filesystem = BpfFilesystem::mount(mode);
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes no pointer; the current directory is this thread's own from here on.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
+            std::env::set_current_dir(filesystem.0.path()).unwrap();
+            let found = xdp::insecure(Path::new("gates/of-here"));
+            assert_eq!(found.is_none(), is_secure, "{mode}: {found:?}");
+            std::env::set_current_dir("/").unwrap();
+        });
+        thread.join().unwrap();
+    }
+}
+
 /// In a network namespace of its own; `false`, with the reason, without the privilege.
 fn capability() -> bool {
-    match Xdp::load(&Shape::SEALED.config()) {
-        Ok(_) => leave_namespace(),
-        Err(DataPlaneError::Privilege { needed, .. }) => {
-            println!("SKIPPED: needs {needed}");
-            false
-        }
-        Err(error) => panic!("{error}"),
-    }
+    load_xdp(&Shape::SEALED.config()).is_some() && leave_namespace()
 }
 
 fn names(directory: &Path) -> BTreeSet<String> {
@@ -217,12 +260,6 @@ fn place(pins: &Path, interface: u32) -> PathBuf {
         .into_iter()
         .find(|name| name.ends_with(&format!("-if-{interface}")));
     pins.join(name.unwrap())
-}
-
-fn index_of(name: &str) -> u32 {
-    let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: a string that ends with a zero byte.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// The program on an interface, with its counters.

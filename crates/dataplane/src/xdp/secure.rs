@@ -117,16 +117,17 @@ fn parent(directory: &File) -> io::Result<File> {
 /// go.
 #[must_use]
 pub fn insecure(directory: &Path) -> Option<InsecureDirectory> {
-    let existing = directory.ancestors().find(|path| path.exists())?;
-    let source = |source| InsecureDirectory::System {
-        path: existing.to_owned(),
-        source,
-    };
-    let opened = existing
-        .canonicalize()
-        .and_then(|path| Ok((open_directory(&path)?, path)));
+    // What a relative path begins with may not be there yet: then the current directory counts.
+    let opened = std::path::absolute(directory).and_then(|whole| {
+        let existing = whole.ancestors().find(|path| path.exists()).unwrap_or(&whole);
+        let path = existing.canonicalize()?;
+        Ok((open_directory(&path)?, path))
+    });
     match opened {
         Ok((directory, path)) => check(&directory, &path).err(),
-        Err(error) => Some(source(error)),
+        Err(source) => Some(InsecureDirectory::System {
+            path: directory.to_owned(),
+            source,
+        }),
     }
 }
