@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 64;
 /// Of them of one process.
 const OF_PROCESS_MAX: usize = 4;
+/// Where a connection could not be accepted, for want of file descriptors or memory, the next try is so long after.
+const RETRY: Duration = Duration::from_millis(200);
 /// Bytes of answers that clients have not taken, beside the newest answer.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
@@ -27,16 +29,20 @@ pub(super) fn serve(listener: &UnixListener, stop: &OwnedFd, mut answer: impl Fn
         let now = Instant::now();
         connections.accept(listener, now);
         connections.advance(now);
-        if let Some(nonce) = connections.0.iter().find_map(Connection::question) {
+        if let Some(nonce) = connections.open.iter().find_map(Connection::question) {
             let answer = answer(nonce);
             connections.answer(answer, Instant::now());
         }
     }
 }
 
-/// In the order in which they were accepted.
 #[derive(Default)]
-struct Connections(Vec<Connection>);
+struct Connections {
+    /// In the order in which they were accepted.
+    open: Vec<Connection>,
+    /// No connection is accepted before.
+    accepts_at: Option<Instant>,
+}
 
 struct Connection {
     stream: UnixStream,
@@ -57,22 +63,24 @@ enum State {
 impl Connections {
     /// Waits until there is something to do. True: `stop` is readable.
     fn wait(&self, listener: &UnixListener, stop: &OwnedFd) -> bool {
-        let own = self.0.iter().map(|connection| {
+        let now = Instant::now();
+        let own = self.open.iter().map(|connection| {
             let flags = match connection.state {
                 State::Asking(..) => PollFlags::IN,
                 State::Answering(..) => PollFlags::OUT,
             };
             PollFd::from_borrowed_fd(connection.stream.as_fd(), flags)
         });
-        let always = [stop.as_fd(), listener.as_fd()];
+        let waiting = self.accepts(now).then(|| listener.as_fd());
+        let always = [stop.as_fd()].into_iter().chain(waiting);
         let always = always.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let mut polled: Vec<PollFd<'_>> = always.into_iter().chain(own).collect();
-        let now = Instant::now();
+        let mut polled: Vec<PollFd<'_>> = always.chain(own).collect();
         let due = |connection: &Connection| connection.question().map_or(connection.until, |_| now);
         let left = self
-            .0
+            .open
             .iter()
             .map(due)
+            .chain(self.accepts_at)
             .min()
             .map(|due| due.saturating_duration_since(now));
         let timeout = left.map(|left| Timespec {
@@ -84,11 +92,34 @@ impl Connections {
         polled.first().is_some_and(|stop| !stop.revents().is_empty())
     }
 
+    fn accepts(&self, now: Instant) -> bool {
+        self.accepts_at.is_none_or(|at| at <= now)
+    }
+
     fn accept(&mut self, listener: &UnixListener, now: Instant) {
+        if !self.accepts(now) {
+            return;
+        }
+        self.accepts_at = None;
         // Not without end, so that the others have their turn.
         for _ in 0..CONNECTIONS_MAX {
-            let Ok((stream, _)) = listener.accept() else {
-                return;
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The client is gone.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) =>
+                {
+                    continue;
+                }
+                // The connection still waits: to poll for it would only find it again.
+                Err(_) => {
+                    self.accepts_at = Some(now + RETRY);
+                    return;
+                }
             };
             let process = getsockopt(&stream, PeerCredentials).map_or(0, |peer| peer.pid());
             let mut connection = Connection {
@@ -101,7 +132,7 @@ impl Connections {
             // A client sends its question at once: it is read before later connections can crowd it out.
             if begun.and_then(|()| connection.advance()).is_ok() {
                 self.make_room(process);
-                self.0.push(connection);
+                self.open.push(connection);
             }
         }
     }
@@ -110,28 +141,31 @@ impl Connections {
     /// asked after those that have not.
     fn make_room(&mut self, process: i32) {
         let count = |process: i32| {
-            let own = self.0.iter().filter(|connection| connection.process == process);
+            let own = self
+                .open
+                .iter()
+                .filter(|connection| connection.process == process);
             own.count()
         };
         let crowded = match count(process) >= OF_PROCESS_MAX {
             true => Some(process),
-            false if self.0.len() < CONNECTIONS_MAX => None,
+            false if self.open.len() < CONNECTIONS_MAX => None,
             false => {
-                let processes = self.0.iter().map(|connection| connection.process);
+                let processes = self.open.iter().map(|connection| connection.process);
                 processes.max_by_key(|process| count(*process))
             }
         };
-        let own = self.0.iter().enumerate();
+        let own = self.open.iter().enumerate();
         let own = own.filter(|(_, connection)| Some(connection.process) == crowded);
         let least = own.min_by_key(|(_, connection)| connection.question().is_some());
         if let Some((at, _)) = least {
-            self.0.remove(at);
+            self.open.remove(at);
         }
     }
 
     /// Reads and writes what can be, and closes what is done, broken or late.
     fn advance(&mut self, now: Instant) {
-        self.0.retain_mut(|connection| {
+        self.open.retain_mut(|connection| {
             let advanced = connection.advance();
             advanced.is_ok() && (now < connection.until || connection.question().is_some())
         });
@@ -140,11 +174,11 @@ impl Connections {
     /// Gives the answer to the oldest question.
     fn answer(&mut self, answer: Vec<u8>, now: Instant) {
         // Clients that take nothing hold no memory that others' answers need.
-        while self.0.iter().map(Connection::unsent).sum::<usize>() > UNSENT_BYTES_MAX {
-            let oldest = self.0.iter().position(|connection| connection.unsent() > 0);
-            self.0.remove(oldest.unwrap_or_default());
+        while self.open.iter().map(Connection::unsent).sum::<usize>() > UNSENT_BYTES_MAX {
+            let oldest = self.open.iter().position(|connection| connection.unsent() > 0);
+            self.open.remove(oldest.unwrap_or_default());
         }
-        let mut connections = self.0.iter_mut();
+        let mut connections = self.open.iter_mut();
         if let Some(connection) = connections.find(|connection| connection.question().is_some()) {
             connection.state = State::Answering(answer, 0);
             connection.until = now + PATIENCE;
@@ -273,17 +307,37 @@ mod tests {
     fn a_client_that_says_nothing_is_closed_after_its_time() {
         let (_client, server) = UnixStream::pair().unwrap();
         let now = Instant::now();
-        let mut connections = Connections(vec![Connection {
-            stream: server,
-            process: 1,
-            until: now + PATIENCE,
-            state: State::Asking([0; NONCE_BYTES], 0),
-        }]);
-        connections.0[0].stream.set_nonblocking(true).unwrap();
+        let mut connections = Connections {
+            open: vec![Connection {
+                stream: server,
+                process: 1,
+                until: now + PATIENCE,
+                state: State::Asking([0; NONCE_BYTES], 0),
+            }],
+            accepts_at: None,
+        };
+        connections.open[0].stream.set_nonblocking(true).unwrap();
         connections.advance(now);
-        assert_eq!(connections.0.len(), 1);
+        assert_eq!(connections.open.len(), 1);
         connections.advance(now + PATIENCE);
-        assert!(connections.0.is_empty());
+        assert!(connections.open.is_empty());
+    }
+
+    /// As where no file descriptor is left: something waits, and cannot be accepted.
+    #[test]
+    fn a_connection_that_cannot_be_accepted_is_not_polled_for_at_once() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"x").unwrap();
+        // No socket that listens: the kernel accepts nothing from it.
+        let listener = UnixListener::from(OwnedFd::from(server));
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let now = Instant::now();
+        let mut connections = Connections::default();
+        assert!(!connections.wait(&listener, &stop), "it waits");
+        connections.accept(&listener, now);
+        assert!(!connections.accepts(now) && connections.accepts(now + RETRY));
+        connections.accept(&listener, now + RETRY);
+        assert!(!connections.accepts(now + RETRY) && connections.accepts(now + 2 * RETRY));
     }
 
     /// Many processes: one of the process that has most goes, and one without a question before one with.
@@ -297,13 +351,13 @@ mod tests {
         };
         let mut connections = Connections::default();
         for process in 1..CONNECTIONS_MAX as i32 {
-            connections.0.push(connection(process, NONCE_BYTES));
+            connections.open.push(connection(process, NONCE_BYTES));
         }
         connections.make_room(7);
-        assert_eq!(connections.0.len(), CONNECTIONS_MAX - 1, "there is room");
-        connections.0.push(connection(7, 1));
+        assert_eq!(connections.open.len(), CONNECTIONS_MAX - 1, "there is room");
+        connections.open.push(connection(7, 1));
         connections.make_room(1000);
-        let left: Vec<_> = connections.0.iter().map(|left| left.process).collect();
+        let left: Vec<_> = connections.open.iter().map(|left| left.process).collect();
         assert_eq!(left, (1..CONNECTIONS_MAX as i32).collect::<Vec<_>>());
     }
 }
