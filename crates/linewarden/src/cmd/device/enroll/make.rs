@@ -126,13 +126,13 @@ impl Maker {
                 let mut chip = puf.build(seed, device, random_u64()?).map_err(Failure::input)?;
                 if puf.model.is_strong() {
                     let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                    let known_by = strong_fingerprint(&mut chip).map_err(refused)?;
+                    let known_by = strong_fingerprint(device, &mut chip)?;
                     return Ok(pool_made(device, pool, known_by, &puf.describe(), section));
                 }
                 let options = KeyEnrolment::default();
                 let key =
                     enrol_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(refused)?;
-                Ok(key_made(device, key, &puf.describe(), section))
+                key_made(device, key, &puf.describe(), section)
             }
             Source::Readouts { directory, span } => {
                 let stored = Readouts {
@@ -148,7 +148,7 @@ impl Maker {
                     readouts.len(),
                     readouts.first().map_or(0, |r| r.len())
                 );
-                Ok(key_made(device, key, &what, section))
+                key_made(device, key, &what, section)
             }
             Source::Command {
                 puf,
@@ -163,14 +163,14 @@ impl Maker {
                 match mode {
                     Mode::Pool => {
                         let pool = enrol_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
-                        let known_by = strong_fingerprint(&mut chip).map_err(refused)?;
+                        let known_by = strong_fingerprint(device, &mut chip)?;
                         Ok(pool_made(device, pool, known_by, &what, section))
                     }
                     Mode::Key => {
                         let options = KeyEnrolment::default();
                         let key =
                             enrol_puf(&mut chip, *cells, *readouts, &options, &mut rng).map_err(refused)?;
-                        Ok(key_made(device, key, &what, section))
+                        key_made(device, key, &what, section)
                     }
                 }
             }
@@ -250,18 +250,30 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
     }
 }
 
-fn strong_fingerprint(chip: &mut dyn Puf) -> Result<Option<Fingerprint>, ExtractorError> {
-    let taken = fingerprint::Fingerprint::of_strong(chip, &HealthTest::default())?;
-    Ok(as_stored(&taken))
+fn strong_fingerprint(device: DeviceId, chip: &mut dyn Puf) -> Result<Option<Fingerprint>, Failure> {
+    let taken = fingerprint::Fingerprint::of_strong(chip, &HealthTest::default());
+    as_stored(device, &taken.map_err(|error| refused(device, error))?)
 }
 
-/// As the registry has it.
-fn as_stored(taken: &fingerprint::Fingerprint) -> Option<Fingerprint> {
+const _: () = assert!(fingerprint::BANDS_MAX <= linewarden_registry::BANDS_MAX);
+
+/// As the registry has it; `None`: the memory is too small for a band. Without its bands no device is enrolled, since nothing would
+/// recognize its PUF.
+fn as_stored(device: DeviceId, taken: &fingerprint::Fingerprint) -> Result<Option<Fingerprint>, Failure> {
+    if taken.bands().is_empty() {
+        return Ok(None);
+    }
     let band = |band: &fingerprint::Band| Band {
         place: band.place,
         bits: band.bits,
     };
-    Fingerprint::new(taken.bands().iter().map(band).collect())
+    match Fingerprint::new(taken.bands().iter().map(band).collect()) {
+        Some(stored) => Ok(Some(stored)),
+        None => Err(Failure::failed(format!(
+            "device {device}: the registry cannot hold the fingerprint of the PUF ({} bands)",
+            taken.bands().len()
+        ))),
+    }
 }
 
 fn pool_made(
@@ -293,18 +305,20 @@ fn pool_made(
     }
 }
 
-fn key_made(device: DeviceId, key: Enrolled, what: &str, puf_section: String) -> Made {
+fn key_made(device: DeviceId, key: Enrolled, what: &str, puf_section: String) -> Result<Made, Failure> {
     let row_key = RowKey::for_device(key.secret.expose(), &key.helper.digest(), SUITE, device);
     let profile = format!(
         "{what}; {}; {:.0} bits",
         key.helper.profile(),
         key.entropy.residual_bits
     );
-    Made {
+    let taken = key.fingerprint.as_ref();
+    let fingerprint = taken.map(|taken| as_stored(device, taken)).transpose()?;
+    Ok(Made {
         credentials: Credentials::Key(row_key),
-        fingerprint: key.fingerprint.as_ref().and_then(as_stored),
+        fingerprint: fingerprint.flatten(),
         helper: Credential::Key(key.helper),
         profile,
         puf_section,
-    }
+    })
 }
