@@ -1,12 +1,12 @@
 //! REQUEST and RESPONSE, in the order of checks of docs/protocols.md 1.4.13.
 
-use std::hint::black_box;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
 use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{FLAG_BOUND, MAGIC, MESSAGE_BYTES, VERSION, message_type, nak_reason};
+use subtle::ConstantTimeEq as _;
 
 use super::bindings::{Key, session_mac};
 use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
@@ -97,7 +97,7 @@ impl Response {
     fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
         let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
         let tag = f(auth_key, [h0, id, n0, n1, ig, fresh, loc]);
-        black_box((tag[0] ^ low) | (tag[1] ^ high)) == 0
+        ((tag[0] ^ low) | (tag[1] ^ high)).ct_eq(&0).into()
     }
 }
 
@@ -458,10 +458,10 @@ impl Case<'_> {
             ..
         } = *self;
         let [tag_low, tag_high] = load(&session.tag);
-        let differs = black_box((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs());
+        let differs = ((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs()).ct_ne(&0);
         let until_s = line.lease_until_s.load(Acquire);
         let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s();
-        if !is_live || differs != 0 {
+        if !is_live || bool::from(differs) {
             return Err(Verdict::DropReplay);
         }
         let stored = session_mac(session);
