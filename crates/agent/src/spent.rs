@@ -24,8 +24,11 @@ const POOL_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
 /// Pools that are kept, the one in use among them.
 const POOLS_MAX: usize = 4;
-/// Of pools of 2^24 rows of which every other one is spent.
-const FILE_BYTES_MAX: usize = POOLS_MAX * ((1 << 26) + HEAD_BYTES) + MAGIC.len() + DIGEST_BYTES;
+/// Ranges of a pool that are kept apart. With one more, the rows between the lowest two count as spent: the registry has others.
+const RANGES_MAX: usize = 4096;
+const RANGE_BYTES: usize = 4 + 4;
+const FILE_BYTES_MAX: usize =
+    MAGIC.len() + POOLS_MAX * (HEAD_BYTES + RANGES_MAX * RANGE_BYTES) + DIGEST_BYTES;
 
 /// Why a file of spent rows cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +125,12 @@ impl SpentRows {
             first = *before;
         }
         self.accepted.insert(first, end);
+        if self.accepted.len() > RANGES_MAX
+            && let (Some((lowest, _)), Some((_, end))) =
+                (self.accepted.pop_first(), self.accepted.pop_first())
+        {
+            self.accepted.insert(lowest, end);
+        }
         true
     }
 
@@ -146,11 +155,17 @@ impl SpentRows {
             unanswered_from: u32::from_be_bytes(*unanswered_from),
             accepted: BTreeMap::new(),
         };
+        let mut above = None;
         for _ in 0..u32::from_be_bytes(*ranges) {
             let (first, behind) = rest.split_first_chunk::<4>()?;
             let (end, behind) = behind.split_first_chunk::<4>()?;
-            rows.accepted
-                .insert(u32::from_be_bytes(*first), u32::from_be_bytes(*end));
+            let (first, end) = (u32::from_be_bytes(*first), u32::from_be_bytes(*end));
+            // As they are written: in order, apart from each other, and none empty.
+            if above.is_some_and(|above| first <= above) || end <= first || end > rows.unanswered_from {
+                return None;
+            }
+            above = Some(end);
+            rows.accepted.insert(first, end);
             rest = behind;
         }
         Some((rows, rest))
@@ -324,6 +339,47 @@ mod tests {
             assert_eq!(from_bytes(&altered), None, "byte {at}");
             assert_eq!(from_bytes(&bytes[..at]), None, "{at} bytes");
         }
+    }
+
+    #[test]
+    fn ranges_that_no_device_writes_are_refused() {
+        for accepted in [
+            &[(3, 3)][..],
+            &[(4, 2)],
+            &[(2, 9)],
+            &[(0, 2), (2, 3)],
+            &[(0, 3), (1, 2)],
+        ] {
+            let rows = SpentRows {
+                unanswered_from: 8,
+                accepted: accepted.iter().copied().collect(),
+                ..SpentRows::default()
+            };
+            assert_eq!(from_bytes(&to_bytes([&rows].into_iter())), None, "{accepted:?}");
+        }
+    }
+
+    #[test]
+    fn of_too_many_ranges_the_lowest_are_joined_and_the_file_stays_small() {
+        let mut rows = SpentRows::default();
+        let ranges = RANGES_MAX as u32 + 10;
+        for row in 0..ranges {
+            assert!(rows.accept(RowIndex(2 * row)));
+        }
+        assert_eq!(rows.accepted.len(), RANGES_MAX);
+        assert_eq!(rows.accepted.first_key_value(), Some((&0, &21)));
+        for (row, is_accepted) in [
+            (19, true),
+            (20, true),
+            (21, false),
+            (23, false),
+            (2 * ranges - 2, true),
+        ] {
+            assert_eq!(rows.is_accepted(RowIndex(row)), is_accepted, "{row}");
+        }
+        let bytes = to_bytes(std::iter::repeat_n(&rows, POOLS_MAX));
+        assert_eq!(bytes.len(), FILE_BYTES_MAX);
+        assert_eq!(from_bytes(&bytes), Some(vec![rows; POOLS_MAX]));
     }
 
     fn pool(seed: u64) -> Credential {
