@@ -3,9 +3,10 @@
 
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
-use std::time::Instant;
+use std::sync::mpsc::channel;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::*;
 use crate::support::{PATIENCE, Process, free_udp_port, linewarden};
@@ -230,7 +231,7 @@ fn of_commands() -> Vec<Setting> {
 
 /// Runs a command that has to end by itself.
 fn ended(site: &Site, words: &str) -> Said {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
+    let child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
         .args(words.split_whitespace())
         .current_dir(site.directory.path())
         .stdin(Stdio::null())
@@ -238,15 +239,16 @@ fn ended(site: &Site, words: &str) -> Said {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let until = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > until {
-            child.kill().unwrap();
+    let id = child.id();
+    let (sender, output) = channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match output.recv_timeout(PATIENCE) {
+        Ok(output) => output.unwrap().into(),
+        Err(_) => {
+            kill(Pid::from_raw(id.cast_signed()), Signal::SIGKILL).unwrap();
             panic!("{words}: it waits for something");
         }
-        std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    child.wait_with_output().unwrap().into()
 }
 
 #[test]
