@@ -94,13 +94,6 @@ pub struct DeviceMetrics {
     pub stable_share: f64,
 }
 
-/// Measures one device; `None` without readouts or with lengths that differ.
-pub fn device_metrics(readouts: &[Bits]) -> Option<DeviceMetrics> {
-    let mut tally = DeviceTally::default();
-    tally.add(readouts, &Bits::majority(readouts)?);
-    tally.metrics()
-}
-
 /// The measurement of a device whose memory comes in parts.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceTally {
@@ -182,11 +175,6 @@ pub fn pairwise_distances(references: &[Bits]) -> Vec<f64> {
     distances
 }
 
-/// Mean inter-HD with its range; `None` for fewer than two devices.
-pub fn uniqueness(references: &[Bits]) -> Option<Spread> {
-    Spread::of(&pairwise_distances(references))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +186,14 @@ mod tests {
     #[test]
     fn metrics_by_hand() {
         let readouts = [bits("11001010"), bits("11001011"), bits("01001010")];
-        let metrics = device_metrics(&readouts).unwrap();
+        let majority = Bits::majority(&readouts).unwrap();
+        let mut tally = DeviceTally::default();
+        // In two parts, as a memory comes.
+        for (offset, len) in [(0, 3), (3, 5)] {
+            let part = |bits: &Bits| bits.window(offset, len).unwrap();
+            tally.add(&readouts.each_ref().map(part), &part(&majority));
+        }
+        let metrics = tally.metrics().unwrap();
         assert_eq!(metrics.uniformity.mean, (4.0 + 5.0 + 3.0) / 24.0);
         assert_eq!(metrics.error_vs_majority.mean, (0.0 + 1.0 + 1.0) / 24.0);
         assert_eq!(metrics.error_vs_first.unwrap().mean, 1.0 / 8.0);
@@ -208,15 +203,15 @@ mod tests {
         assert!((aliasing.mean - 12.0 / 24.0).abs() < 1e-12 && (aliasing.min, aliasing.max) == (0.0, 1.0));
         let distances = pairwise_distances(&readouts);
         assert_eq!(distances, [1.0 / 8.0, 1.0 / 8.0, 2.0 / 8.0]);
-        assert_eq!(uniqueness(&readouts).unwrap().max, 0.25);
     }
 
     #[test]
     fn degenerate_sets_have_no_metrics() {
-        assert_eq!(device_metrics(&[]), None);
-        assert_eq!(device_metrics(&[bits("1"), bits("10")]), None);
-        assert_eq!(device_metrics(&[bits("10")]).unwrap().error_vs_first, None);
-        assert_eq!(uniqueness(&[bits("10")]), None);
+        let mut tally = DeviceTally::default();
+        assert_eq!(tally.metrics(), None);
+        tally.add(&[bits("10")], &bits("10"));
+        assert_eq!(tally.metrics().unwrap().error_vs_first, None);
+        assert!(pairwise_distances(&[bits("10")]).is_empty());
         assert_eq!(Spread::of(&[]), None);
     }
 }

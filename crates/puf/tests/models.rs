@@ -9,7 +9,7 @@
 use linewarden_puf::{
     Challenge,
     bits::Bits,
-    metrics::{device_metrics, uniqueness},
+    metrics::{DeviceTally, Spread, pairwise_distances},
     model::{ArbiterPuf, InterposePuf, Model, SramParameters, SramPuf, XorArbiterPuf},
 };
 use rand::SeedableRng;
@@ -55,7 +55,7 @@ fn calibrated_models_have_the_wanted_error_rate_and_look_random() {
             });
             assert_rate("xor", xor, rate);
             // Inter-HD of unrelated devices: one half, with deviation 1 / (2 sqrt(n)) per pair.
-            let spread = uniqueness(&responses).unwrap();
+            let spread = Spread::of(&pairwise_distances(&responses)).unwrap();
             assert!(
                 (spread.mean - 0.5).abs() < 0.01,
                 "{chains}-xor, {stages} stages: {spread:?}"
@@ -97,7 +97,9 @@ fn sram_errors_sit_in_cells() {
     let readouts: Vec<Bits> = (0..35)
         .map(|_| device.respond(Challenge::Whole, 100_000, &mut noise).unwrap())
         .collect();
-    let metrics = device_metrics(&readouts).unwrap();
+    let mut tally = DeviceTally::default();
+    tally.add(&readouts, &Bits::majority(&readouts).unwrap());
+    let metrics = tally.metrics().unwrap();
     // Independent errors would leave 0.95^35 = 17 % of the cells stable; the real chip has 74.2 % and 6.97 %.
     assert!((metrics.stable_share - 0.742).abs() < 0.02, "{metrics:?}");
     assert!(

@@ -69,7 +69,7 @@ impl EntropyAssessment {
 /// Judges the responses of a strong PUF: bits to unrelated challenges, `sample` being as many as there are.
 ///
 /// `fleet_per_bit` is a min-entropy per bit known from other devices, such as
-/// [`estimate::across_devices`] gives; the lower figure counts.
+/// [`estimate::by_position`] gives; the lower figure counts.
 pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f64>) -> EntropyAssessment {
     EntropyAssessment::of(
         profile,

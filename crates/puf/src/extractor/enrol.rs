@@ -24,7 +24,7 @@ pub struct KeyEnrolment {
     /// The limits that each readout and each pair of consecutive ones must keep.
     pub health: HealthTest,
     /// Min-entropy per cell as seen across other devices of the kind, if known
-    /// ([`crate::entropy::estimate::across_devices`]).
+    /// ([`crate::entropy::estimate::by_position`]).
     pub fleet_min_entropy_per_bit: Option<f64>,
 }
 
