@@ -105,7 +105,7 @@ fn ovmf_explains_all_its_banks() {
 }
 
 #[test]
-fn secure_boot_with_shim_and_grub_is_explained() {
+fn secure_boot_with_shim_and_grub_replays() {
     let recording = Recording::recorded("shim");
     recording.check();
     let sha256 = |pcr| told(&recording, HashAlgorithm::Sha256, pcr).join("\n");
@@ -124,7 +124,7 @@ fn secure_boot_with_shim_and_grub_is_explained() {
 }
 
 #[test]
-fn a_unified_kernel_image_is_explained() {
+fn a_unified_kernel_image_replays() {
     let recording = Recording::recorded("uki");
     recording.check();
     let told = told(&recording, HashAlgorithm::Sha256, 11);
@@ -134,7 +134,7 @@ fn a_unified_kernel_image_is_explained() {
 }
 
 #[test]
-fn a_bios_with_sha_1_alone_is_explained() {
+fn a_bios_with_sha_1_alone_replays() {
     let recording = Recording::recorded("bios");
     assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
     assert!(told(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
@@ -184,7 +184,7 @@ fn data_of_one_machine_are_noticed_and_the_default_has_none() {
 }
 
 #[test]
-fn another_machines_values_are_not_explained() {
+fn no_log_replays_to_another_machines_values() {
     let log = EventLog::parse(&Recording::recorded("direct").log).unwrap();
     let values = Recording::recorded("uki").values(HashAlgorithm::Sha256, MEASURED);
     let error = replays(&log, &values).unwrap_err();
@@ -333,7 +333,7 @@ fn script() -> PathBuf {
 }
 
 #[test]
-fn firmware_booted_now_is_explained() {
+fn firmware_booted_now_replays() {
     let ready = Command::new(script()).arg("--check").output().unwrap();
     if !ready.status.success() {
         println!(

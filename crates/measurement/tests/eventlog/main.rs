@@ -3,6 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod explain;
 mod machines;
 mod parse;
+mod replay;
