@@ -53,11 +53,11 @@ pub(crate) struct Interface {
     pub(crate) has_program: bool,
 }
 
-/// All interfaces of the calling thread's network namespace.
+/// A socket of rtnetlink(7) in the calling thread's network namespace.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn links() -> io::Result<Vec<Interface>> {
+pub(crate) fn open_route() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe {
         libc::socket(
@@ -70,7 +70,15 @@ pub(crate) fn links() -> io::Result<Vec<Interface>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: just opened and owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// All interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn links() -> io::Result<Vec<Interface>> {
+    let socket = open_route()?;
     let request = request();
     // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };

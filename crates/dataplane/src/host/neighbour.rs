@@ -11,10 +11,11 @@
 //! which is less than a RESPONSE is repeated for.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::bindings::mac_word;
 use super::engine::{MacSource, Moment, Origin};
+use crate::links::open_route;
 use crate::rate::RateWindow;
 use crate::store::table;
 
@@ -65,20 +66,8 @@ pub(super) struct Neighbours {
 impl Neighbours {
     /// Opens a netlink socket in the calling thread's network namespace. `seed` keys the cache's hash.
     pub(super) fn open(seed: [u64; 2]) -> io::Result<Self> {
-        // SAFETY: takes no pointer.
-        let fd = unsafe {
-            libc::socket(
-                libc::AF_NETLINK,
-                libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-                libc::NETLINK_ROUTE,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Self {
-            // SAFETY: just opened and owned by nobody else.
-            netlink: unsafe { OwnedFd::from_raw_fd(fd) },
+            netlink: open_route()?,
             sequence: 0,
             cache: vec![Entry::default(); CACHE].into_boxed_slice(),
             seed,
