@@ -307,7 +307,25 @@ fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
     let attached = program.attach_xdp(index);
-    attached.map_err(|error| DataPlaneError::kernel(refusal(ifindex), error))
+    let link = attached.map_err(|error| DataPlaneError::kernel(refusal(ifindex), error))?;
+    warn_of_hidden_headers(ifindex);
+    Ok(link)
+}
+
+/// Drivers that put whole frames of a large MTU into fragments by default: the program sees no header. The kernel attaches it all
+/// the same.
+const HIDING_DRIVERS: [&str; 1] = ["mlx5_core"];
+
+fn warn_of_hidden_headers(ifindex: u32) {
+    let name = ethtool::told_of(ifindex);
+    let hides = |driver: String| HIDING_DRIVERS.contains(&driver.as_str());
+    if has_large_frames(&[ifindex]) && ethtool::driver(&name).is_ok_and(hides) {
+        tracing::warn!(
+            interface = name,
+            action = format!("ethtool --set-priv-flags {name} rx_striding_rq off"),
+            "driver may deliver frames without headers in the first buffer; such frames count as drop_truncated"
+        );
+    }
 }
 
 /// What keeps the kernel from attaching a program to an interface, as far as the interface shows.
