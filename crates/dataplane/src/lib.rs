@@ -298,8 +298,8 @@ pub trait DataPlane: Send {
     fn enrol(&mut self, device: DeviceId);
     /// Whether messages of devices that it was not told of are dropped; so it begins with `false`.
     fn set_filtering(&mut self, filtering: bool);
-    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows; an answer that cannot be sent is left
-    /// out, for the device repeats.
+    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows a CHALLENGE; an answer that cannot be sent is
+    /// left out, for the device repeats.
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     /// The RESPONSE, which nobody had time for, may come again.
     fn expect(&mut self, miss: &Miss);
@@ -501,7 +501,9 @@ impl<T: StoreBacked> DataPlane for T {
         self.store().set_filtering(filtering);
     }
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        self.store().expect(miss.message());
+        if miss::is_challenge(reply) {
+            self.store().expect(miss.message());
+        }
         StoreBacked::send(self, miss, reply);
     }
     fn expect(&mut self, miss: &Miss) {
