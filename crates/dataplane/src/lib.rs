@@ -235,6 +235,8 @@ pub trait DataPlane: Send {
     fn session(&self, device: DeviceId) -> Option<SessionView>;
     /// The sessions of several devices with their keys, in their order; `None` as of [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
+    /// Keeps the serial numbers of ticket requests with their sessions ([`Store::note_ticket`]), where sessions outlive this process.
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]);
     /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     ///
     /// # Errors
@@ -457,6 +459,11 @@ impl<T: StoreBacked> DataPlane for T {
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
         let session = |device: &DeviceId| self.store().keyed_session(*device);
         devices.iter().map(session).collect()
+    }
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        for (device, session, serial) in newest {
+            self.store().note_ticket(*device, *session, *serial);
+        }
     }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         StoreBacked::measure(self)
