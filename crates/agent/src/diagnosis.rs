@@ -180,6 +180,11 @@ impl Answers {
                     row.0
                 ),
                 (Some(Refused::UnknownRow(_)), _, 1..) => CHALLENGES_REJECTED.to_owned(),
+                (None, Some(nak), _) if nak.reason == nak_reason::NO_ROWS => format!(
+                    "the gateway answered that {}; the message is not authenticated; if `linewarden device show` confirms it at \
+                     the registry, enroll the device again (`linewarden device enroll --replace`)",
+                    NakReason(nak.reason)
+                ),
                 (None, Some(nak), _) => format!("the gateway answered that {}", NakReason(nak.reason)),
                 (None, None, 1..) => CHALLENGES_REJECTED.to_owned(),
                 (None, None, 0) if self.failed_readings > 0 => "the PUF could not be read".to_owned(),
@@ -238,7 +243,11 @@ mod tests {
                 && told.contains("in quarantine (`linewarden attest explain"),
             "{told}"
         );
-        assert!(why(&answers, nak).contains("no rows left"));
+        let told = why(&answers, nak);
+        assert!(
+            told.contains("no rows left") && told.contains("device enroll --replace"),
+            "{told}"
+        );
         answers.note_failed_reading();
         assert_eq!(why(&answers, None), "the PUF could not be read");
         answers.note_rejected();

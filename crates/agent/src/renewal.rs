@@ -362,6 +362,7 @@ fn grow(reader: &mut Reader<'_>, rows: u32) -> Result<(), Ends> {
         profile: helper.profile(),
         first_idx: helper.end_idx(),
         health: *reader.health,
+        is_known: true,
         ..PoolEnrolment::rows(rows)
     };
     let pool = enrol_pool(reader.puf, &options, &mut random()?)?;

@@ -3,10 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::gateway::challenge;
-use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
-use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, Request, Response};
+use linewarden_protocol::wire::{
+    self, Header, MESSAGE_BYTES, Message, Nak, Request, Response, message_type, nak_reason,
+};
 use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
 use zerocopy::IntoBytes as _;
 
@@ -57,11 +59,18 @@ impl Link {
 
     /// Nothing is written.
     async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<Reception, RegistryError> {
-        let Some((device, idx)) = self
-            .candidate(request.header.device(), request.header.suite, &request.nonce)
-            .await?
-        else {
-            return Ok(Reception::Silence);
+        let header = &request.header;
+        let found = self.candidate(header.device(), header.suite, &request.nonce);
+        let (device, idx) = match found.await? {
+            Candidate::Row(device, idx) => (device, idx),
+            Candidate::Exhausted { suite, rows_end } => {
+                return Ok(Reception::Nak(Box::new(exhausted(
+                    header.device(),
+                    suite,
+                    rows_end,
+                ))));
+            }
+            Candidate::Nothing => return Ok(Reception::Silence),
         };
         let Some(row) = self.keys(&device).row(idx) else {
             return Ok(Reception::Silence);
@@ -79,7 +88,7 @@ impl Link {
         }
         let header = &response.header;
         let candidate = self.candidate(header.device(), header.suite, &response.nonce);
-        let Some((device, idx)) = candidate.await? else {
+        let Candidate::Row(device, idx) = candidate.await? else {
             return Ok(None);
         };
         if response.idx.get() != idx.0 {
@@ -92,23 +101,34 @@ impl Link {
         Ok(verified.map(|_| device))
     }
 
-    /// A device and the first row that the gateway could use of it, by what the device's nonce states; `None` if it can use none.
+    /// A device and the first row that the gateway could use of it, by what the device's nonce states. Nothing is written: until a
+    /// RESPONSE verifies, the statement is anybody's.
     async fn candidate(
         &self,
         device: DeviceId,
         suite: u8,
         nonce: &[u8; 16],
-    ) -> Result<Option<(ActiveDevice, RowIndex)>, RegistryError> {
+    ) -> Result<Candidate, RegistryError> {
         let wish = self.admission(device, 0, Statement::of(nonce));
         let first = match self.registry().first_row(self.fence(), &wish).await {
             Ok(first) => first,
-            Err(error) => return refused(error),
+            Err(RegistryError::RowsExhausted { rows_end, .. }) => {
+                return match self.registry().get(device).await {
+                    Ok(info) if info.suite.number() == suite => Ok(Candidate::Exhausted {
+                        suite: info.suite,
+                        rows_end: RowIndex(rows_end),
+                    }),
+                    Ok(_) => Ok(Candidate::Nothing),
+                    Err(error) => refused(error).map(|()| Candidate::Nothing),
+                };
+            }
+            Err(error) => return refused(error).map(|()| Candidate::Nothing),
         };
-        let found = match self.registry().load(device).await {
-            Ok(found) => found,
-            Err(error) => return refused(error),
-        };
-        Ok((found.info.suite.number() == suite).then_some((found, first)))
+        match self.registry().load(device).await {
+            Ok(found) if found.info.suite.number() == suite => Ok(Candidate::Row(found, first)),
+            Ok(_) => Ok(Candidate::Nothing),
+            Err(error) => refused(error).map(|()| Candidate::Nothing),
+        }
     }
 
     async fn admit(&self, proven: &[Proven]) -> Result<Vec<(usize, Provision)>, RegistryError> {
@@ -136,9 +156,7 @@ impl Link {
                 Ok(granted) => {
                     leased.insert(proof.device.info.device, granted);
                 }
-                Err(error) => {
-                    refused::<()>(error)?;
-                }
+                Err(error) => refused(error)?,
             }
         }
         let mut admitted = Vec::with_capacity(proven.len());
@@ -175,10 +193,31 @@ struct Proven {
     stated: Statement,
 }
 
+/// What the gateway could use of a device.
+enum Candidate {
+    Row(ActiveDevice, RowIndex),
+    /// It may authenticate, and no row is left for this gateway.
+    Exhausted {
+        suite: Suite,
+        rows_end: RowIndex,
+    },
+    Nothing,
+}
+
+/// The NAK for a device without rows.
+fn exhausted(device: DeviceId, suite: Suite, rows_end: RowIndex) -> [u8; MESSAGE_BYTES] {
+    let nak = Nak {
+        header: Header::new(message_type::NAK, suite, 0, device),
+        idx: rows_end.0.into(),
+        reason: nak_reason::NO_ROWS,
+        reserved: [0; 43],
+    };
+    let mut message = [0u8; MESSAGE_BYTES];
+    message.copy_from_slice(nak.as_bytes());
+    message
+}
+
 /// What concerns one device only is silence; everything else is the whole question's failure.
-fn refused<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
-    match Refusal::of(error) {
-        Ok(_) => Ok(None),
-        Err(error) => Err(error),
-    }
+fn refused(error: RegistryError) -> Result<(), RegistryError> {
+    Refusal::of(error).map(|_| ())
 }

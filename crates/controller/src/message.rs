@@ -25,7 +25,9 @@ pub enum Reception {
     /// To a RESPONSE that verified: the device's rows, from the one that it proved on. Handed to the packet path again,
     /// the same RESPONSE is then answered like any other.
     Admit(Provision),
-    /// Nothing: not enrolled, revoked, out of rows, or it did not verify.
+    /// To a REQUEST of a device that no row is left for: the NAK to send.
+    Nak(Box<[u8; MESSAGE_BYTES]>),
+    /// Nothing: not enrolled, revoked, or it did not verify.
     Silence,
 }
 

@@ -15,7 +15,9 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::tag;
-use linewarden_protocol::wire::{self, Challenge, Header, Message, Request, Response, message_type};
+use linewarden_protocol::wire::{
+    self, Challenge, Header, Message, Request, Response, message_type, nak_reason,
+};
 use linewarden_registry::{
     BootId, Credentials, DeviceRecord, MasterKey, Moment, PoolRow, Registry, RegistryError, Revision,
     Settlement,
@@ -265,6 +267,7 @@ async fn one_device_does_not_disturb_the_others_of_a_question() {
             Reception::Silence => 0,
             Reception::Challenge(_) => 1,
             Reception::Admit(_) => 2,
+            Reception::Nak(_) => 3,
         })
         .collect();
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
@@ -323,7 +326,7 @@ async fn copies_of_a_response_get_one_answer_after_a_restore() {
     let site = Site::with_rows(60).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
     let directory = tempfile::tempdir().unwrap();
-    for stated in [0, 9] {
+    for stated in [0, 3, 9] {
         let path = directory.path().join(stated.to_string());
         site.registry.copy_to(&*path, |_| ()).await.unwrap();
         let registry = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
@@ -340,8 +343,9 @@ async fn copies_of_a_response_get_one_answer_after_a_restore() {
             unanswered_from: RowIndex(stated),
             has_refused: false,
         };
-        // Above what was stated, or leased, and what two gateways may have.
-        let first = stated.max(6) + 12;
+        // Above the last row that was answered, or leased if nothing is stated, and what two gateways may have of the rows behind it.
+        let answered = if stated > 0 { stated } else { 6 };
+        let first = answered + 12;
         let knock = stating(POOL, first, ONE, nonce.within([3; 16]));
         expect_one_answer(&restored, knock, first..first + 6).await;
     }
@@ -364,6 +368,105 @@ async fn copies_of_a_response_get_one_answer_after_a_restore() {
         let answers = link.receive(&knocks, FRESH).await.unwrap();
         assert!(matches!(answers[..], [Reception::Silence]), "{answers:?}");
     }
+    let answers = link.receive(&[asking(beyond)], FRESH).await.unwrap();
+    assert_eq!(rows_end_of_nak(&answers[0]), 60);
+}
+
+/// A REQUEST with that statement.
+fn asking(stated: Statement) -> Knock {
+    let request = Request {
+        header: Header::new(message_type::REQUEST, SUITE, 0, POOL),
+        nonce: stated.within([3; 16]),
+        reserved: [0; 32],
+    };
+    knock(request.as_bytes())
+}
+
+/// The number after the last row, by a NAK that says that no row is left.
+fn rows_end_of_nak(reception: &Reception) -> u32 {
+    let Reception::Nak(bytes) = reception else {
+        panic!("{reception:?}")
+    };
+    match wire::parse(&bytes[..]).unwrap() {
+        Message::Nak(nak) => {
+            assert_eq!(nak.reason, nak_reason::NO_ROWS);
+            assert_eq!(nak.header.device(), POOL);
+            nak.idx.get()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Only a REQUEST is answered so: whoever sends a RESPONSE gets nothing that he has not proven to be due.
+#[tokio::test]
+async fn a_device_without_rows_is_told_so_by_a_nak() {
+    let site = Site::with_rows(6).await;
+    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let two = site.controller.connect(TWO, 1).await.unwrap();
+    let answers = two
+        .receive(&[request(POOL), response(POOL, 6, TWO)], FRESH)
+        .await
+        .unwrap();
+    assert_eq!(rows_end_of_nak(&answers[0]), 6);
+    assert!(matches!(answers[1], Reception::Silence), "{answers:?}");
+    // Of another suite than the device's.
+    let mut other_suite = request(POOL);
+    other_suite.message[4] = 2;
+    let answers = two.receive(&[other_suite], FRESH).await.unwrap();
+    assert!(matches!(answers[0], Reception::Silence), "{answers:?}");
+    site.registry.revoke(POOL, "lost", 1).await.unwrap();
+    let answers = two.receive(&[request(POOL)], FRESH).await.unwrap();
+    assert!(matches!(answers[0], Reception::Silence), "{answers:?}");
+}
+
+/// Nobody needs a key to send a REQUEST, nor to change the statement in a recorded RESPONSE. Neither moves a row.
+#[tokio::test]
+async fn forged_statements_spend_no_row_and_move_no_mark() {
+    let site = Site::with_rows(60).await;
+    let two = site.controller.connect(TWO, 1).await.unwrap();
+    let _ = two.receive(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
+    let before = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
+    let rows = [
+        0,
+        1,
+        5,
+        6,
+        7,
+        30,
+        59,
+        60,
+        61,
+        1 << 20,
+        (1 << 20) + 1,
+        (1 << 31) - 1,
+    ];
+    for row in rows {
+        for has_refused in [false, true] {
+            let stated = Statement {
+                unanswered_from: RowIndex(row),
+                has_refused,
+            };
+            let reception = site.receive(asking(stated)).await;
+            let expected = match (row, has_refused) {
+                (7..=59, _) => Some(row),
+                // No row is left above the last.
+                (60, _) | (61..=0x10_0000, true) => None,
+                // It says nothing of this pool.
+                _ => Some(6),
+            };
+            match expected {
+                Some(idx) => assert_eq!(challenge(&reception).idx.get(), idx, "{stated:?}"),
+                None => assert_eq!(rows_end_of_nak(&reception), 60, "{stated:?}"),
+            }
+            // A RESPONSE that somebody has recorded, with another statement.
+            let mut altered = response(POOL, expected.unwrap_or(6), ONE);
+            altered.message[16..32].copy_from_slice(&stated.within([9; 16]));
+            assert!(site.is_silence(altered).await, "{stated:?}");
+        }
+    }
+    let after = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
+    assert_eq!(before, after);
+    assert_eq!(site.admitted(response(POOL, 6, ONE)).await.indices(), 6..12);
 }
 
 #[tokio::test]

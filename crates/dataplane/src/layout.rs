@@ -232,8 +232,8 @@ pub struct Note {
     pub mark: AtomicU32,
     /// Epoch of the credentials, and one; 0: unknown.
     pub epoch: AtomicU32,
-    /// Zero.
-    pub pad: AtomicU32,
+    /// Of the newest ticket request that was accepted: `generation u8 | serial u24`, the generation as in the window word.
+    pub ticket: AtomicU32,
 }
 
 /// Place of an expected RESPONSE; 0 is free.

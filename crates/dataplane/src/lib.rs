@@ -235,6 +235,8 @@ pub trait DataPlane: Send {
     fn session(&self, device: DeviceId) -> Option<SessionView>;
     /// The sessions of several devices with their keys, in their order; `None` as of [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
+    /// Keeps the serial numbers of ticket requests with their sessions ([`Store::note_ticket`]), where sessions outlive this process.
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]);
     /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     ///
     /// # Errors
@@ -298,8 +300,8 @@ pub trait DataPlane: Send {
     fn enrol(&mut self, device: DeviceId);
     /// Whether messages of devices that it was not told of are dropped; so it begins with `false`.
     fn set_filtering(&mut self, filtering: bool);
-    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows; an answer that cannot be sent is left
-    /// out, for the device repeats.
+    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows a CHALLENGE; an answer that cannot be sent is
+    /// left out, for the device repeats.
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     /// The RESPONSE, which nobody had time for, may come again.
     fn expect(&mut self, miss: &Miss);
@@ -461,6 +463,11 @@ impl<T: StoreBacked> DataPlane for T {
         let session = |device: &DeviceId| self.store().keyed_session(*device);
         devices.iter().map(session).collect()
     }
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        for (device, session, serial) in newest {
+            self.store().note_ticket(*device, *session, *serial);
+        }
+    }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         StoreBacked::measure(self)
     }
@@ -504,7 +511,9 @@ impl<T: StoreBacked> DataPlane for T {
         self.store().set_filtering(filtering);
     }
     fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        self.store().expect(miss.message());
+        if miss::is_challenge(reply) {
+            self.store().expect(miss.message());
+        }
         StoreBacked::send(self, miss, reply);
     }
     fn expect(&mut self, miss: &Miss) {

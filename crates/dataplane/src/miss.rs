@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use linewarden_protocol::frame::{self, Frame};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::tag;
-use linewarden_protocol::wire::{FLAG_BOUND, MESSAGE_BYTES};
+use linewarden_protocol::wire::{FLAG_BOUND, MESSAGE_BYTES, message_type};
 
 use crate::host::Letter;
 
@@ -103,6 +103,12 @@ impl Miss {
 pub(crate) fn is_bound(message: &[u8; MESSAGE_BYTES]) -> bool {
     let [_, _, _, _, _, flags, ..] = message;
     flags & FLAG_BOUND != 0
+}
+
+/// Whether a RESPONSE follows it.
+pub(crate) fn is_challenge(reply: &[u8; MESSAGE_BYTES]) -> bool {
+    let [_, _, _, kind, ..] = reply;
+    *kind == message_type::CHALLENGE
 }
 
 /// The frame's headers and where its message begins.

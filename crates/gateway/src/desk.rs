@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use linewarden_controller::Carrier;
 use linewarden_dataplane::{KeyedSession, SessionView};
-use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
@@ -242,9 +242,18 @@ impl Clerk {
         let sessions = self
             .plane
             .with_plane(move |plane| plane.keyed_sessions(&devices))?;
-        let rest = asked.elapsed().saturating_mul(REST).min(REST_MAX);
+        let mut newest = Vec::new();
+        let mut admitted = Vec::with_capacity(taken.len());
         for (taken, session) in taken.iter().zip(sessions) {
-            let answer = match self.admit(taken, session.as_ref()) {
+            admitted.push((taken, self.admit(taken, session.as_ref(), &mut newest)));
+        }
+        if !newest.is_empty() {
+            // Before the controller sees them: what it has seen is old to whoever takes the sessions over.
+            self.plane.with_plane(move |plane| plane.note_tickets(&newest))?;
+        }
+        let rest = asked.elapsed().saturating_mul(REST).min(REST_MAX);
+        for (taken, admission) in admitted {
+            let answer = match admission {
                 Admission::HandOn => self.hand_on(taken, runtime),
                 Admission::Answered(answer) => Some(answer),
                 Admission::Refused => None,
@@ -290,21 +299,30 @@ impl Clerk {
     }
 
     /// Whether a ticket comes from the holder of the session that it names, and is within the limits. Only what does counts
-    /// against them.
-    fn admit(&mut self, taken: &Taken, session: Option<&KeyedSession>) -> Admission {
+    /// against them. Serial numbers that are new in their sessions are added to `newest`.
+    fn admit(
+        &mut self,
+        taken: &Taken,
+        session: Option<&KeyedSession>,
+        newest: &mut Vec<(DeviceId, SessionId, u64)>,
+    ) -> Admission {
         let clock = Clock::now();
         let now_s = clock.boot_ns / 1_000_000_000;
         let serial = Sealed::parse(&taken.message).ok().and_then(|sealed| {
             let session = session.filter(|held| fits(sealed.head(), &held.view, taken.from, now_s))?;
-            Some((session.view.id, sealed.proven_serial(&session.key)?))
+            let serial = sealed.proven_serial(&session.key)?;
+            Some((session.view.id, session.ticket_serial, serial))
         });
-        let Some((session, serial)) = serial else {
+        let Some((session, noted, serial)) = serial else {
             self.counts.strange += 1;
             return Admission::Refused;
         };
         let admission = self
             .limits
-            .admit(taken.device, session, serial, clock.monotonic_ns);
+            .admit(taken.device, (session, noted), serial, clock.monotonic_ns);
+        if serial > noted && admission != Admission::Refused {
+            newest.push((taken.device, session, serial));
+        }
         self.counts.limited += u64::from(admission == Admission::Refused);
         admission
     }

@@ -100,6 +100,54 @@ fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
     made
 }
 
+/// A desk that is opened anew over sessions that go on forwards no request that an earlier one has seen a newer one of: a recorded one
+/// would count against the device. The newest, which may not have been answered yet, and further ones are.
+#[test]
+fn a_desk_that_is_opened_anew_knows_which_requests_are_old() {
+    let site = Site::new(vec![record(VICTIM, pool(VICTIM, 8))]);
+    let gateway = site.start();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let open = || {
+        let port = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let sockets = DeskSockets::bind(&site.config.local, port).unwrap();
+        let desk = Desk::open(sockets, gateway.plane_handle(), controller.clone(), GATEWAY).unwrap();
+        (desk, SocketAddr::new(site.config.local[0], port))
+    };
+    let mut victim = Client::new(VICTIM, Mode::Pool, site.address());
+    assert!(victim.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let questions: Vec<Vec<u8>> = (1..=6)
+        .map(|serial| question(session, &head(&victim, serial as u8), serial))
+        .collect();
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    let (desk, at) = open();
+    for nonce in 1..=4 {
+        assert!(
+            is_answered(&socket, at, &questions[nonce - 1], nonce as u8),
+            "{nonce}"
+        );
+    }
+    assert_eq!(desk.close().limited, 0);
+
+    let (desk, at) = open();
+    // Somebody has recorded them.
+    for question in &questions[..3] {
+        socket.send_to(question, at).unwrap();
+    }
+    for nonce in 4..=6 {
+        assert!(
+            is_answered(&socket, at, &questions[nonce - 1], nonce as u8),
+            "{nonce}"
+        );
+    }
+    let counts = desk.close();
+    assert_eq!((counts.limited, counts.silent), (3, 0), "{counts:?}");
+}
+
 #[test]
 fn a_device_is_answered_while_junk_comes_from_its_address_and_in_its_name() {
     let site = Site::new(vec![

@@ -315,7 +315,7 @@ fn a_puf_with_too_little_entropy_is_refused() {
             "device enroll command --mode pool --rows 2 --out devices {registry} -- ./biased-puf"
         ))
         .refused(4);
-    assert!(error.contains("bits of min-entropy, 128 are needed"), "{error}");
+    assert!(error.contains("bits of min-entropy, 143 are needed"), "{error}");
     assert_eq!(site.on_registry("device list --json").ok(), "");
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }

@@ -50,7 +50,9 @@ impl Registry {
         let mut transaction = self.write().await?;
         self.refuse_retired(&mut transaction, gateway).await?;
         let fence = self.register_gateway_in(&mut transaction, gateway, now_s).await?;
+        let advance = self.advance_storage(&mut transaction).await?;
         transaction.commit().await?;
+        self.follow_storage(advance);
         Ok(fence)
     }
 
@@ -65,7 +67,9 @@ impl Registry {
         let raised = self
             .register_gateway_in(&mut transaction, fence.gateway, now_s)
             .await?;
+        let advance = self.advance_storage(&mut transaction).await?;
         transaction.commit().await?;
+        self.follow_storage(advance);
         Ok(raised)
     }
 

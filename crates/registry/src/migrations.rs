@@ -303,7 +303,7 @@ mod tests {
             beginnings(&of_sqlite()),
             [
                 "885767aa", "893e23db", "259b04d0", "924af22e", "c876b48e", "5561907e", "7f237d37",
-                "ef4cce83", "52ff23de", "eea36ecc"
+                "ef4cce83", "9b6b6b91", "eea36ecc"
             ]
         );
         assert_eq!(

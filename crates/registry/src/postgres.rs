@@ -245,8 +245,6 @@ pub(crate) struct Draft {
     transaction: sql::Transaction,
     pool: PgPool,
     registry: Location,
-    /// Whether the database says which it is.
-    names_storage: bool,
 }
 
 impl Draft {
@@ -256,10 +254,6 @@ impl Draft {
         let server = Server::ask(&mut connection, registry)
             .await
             .map_err(at_once(registry))?;
-        let storage = Storage::of_database(&mut connection)
-            .await
-            .map_err(at(registry))?;
-        let names_storage = matches!(storage, Storage::Asked);
         connection.close().await.map_err(at(registry))?;
         let exists = || RegistryError::AlreadyExists {
             registry: registry.clone(),
@@ -284,7 +278,6 @@ impl Draft {
                 transaction,
                 pool,
                 registry: registry.clone(),
-                names_storage,
             }),
             None => Err(exists()),
         }
@@ -293,14 +286,6 @@ impl Draft {
     /// What they are filled by.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.transaction
-    }
-
-    /// What the registry is going to find when it is opened.
-    pub(crate) fn storage(&self) -> Storage {
-        match self.names_storage {
-            true => Storage::Asked,
-            false => Storage::unnamed(),
-        }
     }
 
     /// Makes them durable, for all to see.

@@ -18,7 +18,7 @@ use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
 use crate::migrations::{self, Schema};
 use crate::sql::{self, Connection, Pool, Transaction};
-use crate::storage::{self, Storage};
+use crate::storage::{self, FileStorage, Storage};
 use crate::store::{Keys, Options, STATEMENTS_AT, at, check_key, initialise};
 
 /// Marks the file as ours in SQLite's header (`PRAGMA application_id`): the ASCII letters "LWRG".
@@ -114,7 +114,7 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
         reader_apart: Pool::Sqlite(reader().connect_lazy_with(reading)),
         keys,
         guard,
-        storage: Storage::of_file(path)?,
+        storage: Storage::File(FileStorage::of(path)?),
     })
 }
 
@@ -176,11 +176,6 @@ impl Draft {
     /// What it is filled by.
     pub(crate) fn connection(&mut self) -> Result<&mut Connection> {
         self.connection.as_mut().ok_or(RegistryError::Locked)
-    }
-
-    /// The inode gets another name, and stays the same.
-    pub(crate) fn storage(&self) -> Result<Storage> {
-        Storage::of_file(&self.draft)
     }
 
     /// Puts it where it belongs, durable.

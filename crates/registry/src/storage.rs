@@ -1,18 +1,15 @@
-//! Knowing a registry that was put back to an earlier state, so that no row is leased a second time (LAP/1 1.4.6).
+//! Detecting that a registry was restored to an earlier state, so that no row is leased a second time (LAP/1 1.4.6).
 //!
-//! The registry notes from which storage gateways were served last. A copy notes that it is one, whoever puts it in place and however.
-//! A file that was copied by other means is another inode; a database that was recovered to an earlier time, or that a standby has
-//! replaced, is on another timeline; one that was loaded from a dump has other tables. The first gateway that registers
-//! there begins a new *incarnation*: all leases end, and fences of before are refused. What was spent since is told by the devices
-//! themselves ([`LeaseRequest::stated`](crate::LeaseRequest)).
+//! The registry records the storage from which gateways were served last. A copy that the registry makes is marked as a copy. For
+//! SQLite the storage is a random number that lies in the database and beside it ([`file`]). For PostgreSQL the storage is the
+//! system identifier, timeline and table. The first registration at a different storage begins a new *incarnation*: all leases end,
+//! and earlier fences are refused. The devices state which rows were spent since ([`LeaseRequest::stated`](crate::LeaseRequest)).
 //!
-//! Not seen: a return to a state of before such notes, whose own is still missing; another content written into the same inode by other means than [`Registry::copy_to`](crate::Registry::copy_to), and a
-//! whole machine that is set back.
+//! Not detected: a restore to a state before the first record, and a machine or directory that is restored as a whole.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::time::UNIX_EPOCH;
+mod file;
 
+pub(crate) use self::file::{FileStorage, Found, Tag};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::sql::{self, Connection};
@@ -24,7 +21,7 @@ pub(crate) const POSTGRES_STORAGE: &str = "SELECT CAST((SELECT system_identifier
      || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ' ' || CAST(CAST(to_regclass('registry') AS oid) AS TEXT)";
 /// Of a copy, in place of its storage.
 const COPY: &str = "copy";
-/// Of a database that does not say which it is.
+/// Of a database whose storage cannot be determined.
 const UNNAMED: &str = "unnamed";
 /// What PostgreSQL says where its functions may not be called, or are none.
 const NOT_TO_BE_ASKED: [&str; 2] = ["42501", "42883"];
@@ -37,27 +34,24 @@ const FENCE_BITS: u32 = 32;
 /// Fences fit SQL's numbers.
 const INCARNATION_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// How the storage of now is named.
+/// Where the storage of now is looked up.
 #[derive(Debug)]
 pub(crate) enum Storage {
     /// It stays while the registry is open.
     Fixed(String),
     /// The database says it each time: a standby may have taken its place.
     Asked,
+    /// Beside the database, each time: another process may have recorded it anew.
+    File(FileStorage),
+}
+
+/// The storage of now.
+enum Now {
+    Named(String),
+    File(Found),
 }
 
 impl Storage {
-    /// The inode of a file.
-    pub(crate) fn of_file(path: &Path) -> Result<Self> {
-        let examined = path.metadata();
-        let metadata = examined.map_err(RegistryError::io(format!("examine {}", path.display())))?;
-        // A number of an inode is given again; where the file system knows when it was made, that is not.
-        let made = metadata.created().ok();
-        let made_ns = made.and_then(|made| made.duration_since(UNIX_EPOCH).ok());
-        let made_ns = made_ns.map_or(0, |made| made.as_nanos());
-        Ok(Self::Fixed(format!("inode {} {made_ns}", metadata.ino())))
-    }
-
     /// Of a database; one that may not be asked is taken for the same one always.
     ///
     /// # Errors
@@ -77,22 +71,38 @@ impl Storage {
             "the database does not say which it is ({error}): a recovery to an earlier time is not noticed; \
              GRANT EXECUTE ON FUNCTION pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn() to the registry's user"
         );
-        Ok(Self::unnamed())
+        Ok(Self::Fixed(UNNAMED.to_owned()))
     }
 
-    /// Of a database that does not say which it is.
-    pub(crate) fn unnamed() -> Self {
-        Self::Fixed(UNNAMED.to_owned())
-    }
-
-    pub(crate) async fn name(&self, connection: &mut Connection) -> Result<String> {
+    /// To be called before the record in the database is read: what lies beside the database is then never newer.
+    async fn look(&self, connection: &mut Connection) -> Result<Now> {
         match self {
-            Self::Fixed(name) => Ok(name.clone()),
+            Self::Fixed(name) => Ok(Now::Named(name.clone())),
             Self::Asked => {
                 let (name,): (Option<String>,) = sql::query(POSTGRES_STORAGE).fetch_one(connection).await?;
-                Ok(name.unwrap_or_default())
+                Ok(Now::Named(name.unwrap_or_default()))
             }
+            Self::File(file) => file.read().map(Now::File),
         }
+    }
+
+    /// Records that gateways are served from this storage.
+    async fn begin(&self, connection: &mut Connection) -> Result<()> {
+        let name = match (self.look(connection).await?, self) {
+            (Now::Named(name), _) => name,
+            (Now::File(_), Self::File(file)) => match file.begin(Tag::draw()?) {
+                Ok(tag) => tag.to_string(),
+                Err(error) => {
+                    log::warn!(
+                        "recording the storage of the registry failed: {error}; a file that is put in the registry's place is \
+                         detected only if `linewarden registry backup` has made it; make the registry's directory writable"
+                    );
+                    UNNAMED.to_owned()
+                }
+            },
+            (Now::File(_), _) => UNNAMED.to_owned(),
+        };
+        note(connection, &name).await
     }
 }
 
@@ -110,6 +120,19 @@ pub(crate) async fn note_copy(connection: &mut Connection) -> Result<()> {
     note(connection, COPY).await
 }
 
+/// Leaves the storage to the first transaction that leases from it: leases and fences stay.
+pub(crate) async fn forget(connection: &mut Connection) -> Result<()> {
+    sql::query("UPDATE registry SET storage = NULL")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// What lies beside the database has to follow once the transaction is committed.
+#[derive(Debug)]
+#[must_use = "the storage's count must follow"]
+pub(crate) struct Advance(Option<Tag>);
+
 /// What the note says of the storage of now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
@@ -122,15 +145,19 @@ pub(crate) enum Served {
 }
 
 impl Served {
-    fn of(noted: Option<&str>, now: &str) -> Self {
-        match noted {
-            Some(noted) if noted == now => Self::Here,
-            Some(COPY) => Self::Elsewhere,
-            // The schema of before had no notes; or the database has not said which it is until now.
-            None | Some(UNNAMED) => Self::Unnoted,
+    fn of(noted: Option<&str>, now: &Now) -> Self {
+        match (noted, now) {
+            (Some(noted), Now::Named(now)) if noted == now => Self::Here,
+            (Some(COPY), _) => Self::Elsewhere,
+            // Nothing was leased yet, or the storage could not be determined until now.
+            (None | Some(UNNAMED), _) => Self::Unnoted,
+            (Some(noted), Now::File(found)) => match Tag::parse(noted).is_some_and(|tag| found.is_of(tag)) {
+                true => Self::Here,
+                false => Self::Elsewhere,
+            },
             // Another process may ask it, or could before.
-            Some(_) if now == UNNAMED => Self::Here,
-            Some(_) => Self::Elsewhere,
+            (Some(_), Now::Named(now)) if now == UNNAMED => Self::Here,
+            (Some(_), Now::Named(_)) => Self::Elsewhere,
         }
     }
 }
@@ -148,13 +175,56 @@ fn is_foreign(fence: u64, incarnation: u32) -> bool {
 impl Registry {
     /// Whether gateways were served from this storage last, and the incarnation.
     pub(crate) async fn incarnation(&self, connection: &mut Connection) -> Result<(Served, u32)> {
+        // Another process may record the storage for the first time between the two reads. The second look then sees both.
+        match self.look_once(connection).await? {
+            (Served::Elsewhere, _) => self.look_once(connection).await,
+            found => Ok(found),
+        }
+    }
+
+    async fn look_once(&self, connection: &mut Connection) -> Result<(Served, u32)> {
+        let now = self.storage().look(connection).await?;
         let (noted, incarnation): (Option<String>, i64) =
             sql::query("SELECT storage, incarnation FROM registry")
                 .fetch_one(&mut *connection)
                 .await?;
-        let storage = self.storage().name(connection).await?;
         let incarnation = u32::try_from(incarnation).unwrap_or(INCARNATION_MAX);
-        Ok((Served::of(noted.as_deref(), &storage), incarnation))
+        Ok((Served::of(noted.as_deref(), &now), incarnation))
+    }
+
+    /// In a transaction that leases or registers: raises the count in the database, so that a copy of before is older than what lies
+    /// beside the database afterwards. Where nothing is recorded yet, records the storage.
+    pub(crate) async fn advance_storage(&self, connection: &mut Connection) -> Result<Advance> {
+        let (noted,): (Option<String>,) = sql::query("SELECT storage FROM registry")
+            .fetch_one(&mut *connection)
+            .await?;
+        let next = match (self.storage(), noted.as_deref()) {
+            (storage, None | Some(UNNAMED)) => {
+                storage.begin(connection).await?;
+                return Ok(Advance(None));
+            }
+            (Storage::File(_), Some(noted)) => Tag::parse(noted).and_then(Tag::next),
+            _ => None,
+        };
+        if let Some(tag) = next {
+            note(connection, &tag.to_string()).await?;
+        }
+        Ok(Advance(next))
+    }
+
+    /// The transaction is committed: what lies beside the database follows. Whether it has.
+    pub(crate) fn follow_storage(&self, Advance(tag): Advance) -> bool {
+        let (Some(tag), Storage::File(file)) = (tag, self.storage()) else {
+            return true;
+        };
+        let written = file.advance(tag);
+        if let Err(error) = &written {
+            log::warn!(
+                "recording the storage of the registry failed: {error}; a copy that was made by other means than \
+                 `linewarden registry backup` may not be detected as older"
+            );
+        }
+        written.is_ok()
     }
 
     /// Refuses a fence of before a return to an earlier state.
@@ -176,7 +246,7 @@ impl Registry {
         match served {
             Served::Here => return Ok(incarnation),
             Served::Unnoted => {
-                self.note_storage(connection).await?;
+                self.storage().begin(connection).await?;
                 return Ok(incarnation);
             }
             Served::Elsewhere => {}
@@ -193,17 +263,12 @@ impl Registry {
             .bind(i64::from(next))
             .execute(&mut *connection)
             .await?;
-        self.note_storage(connection).await?;
+        self.storage().begin(connection).await?;
         log::warn!(
             "this registry is a copy, or was put back to an earlier state: all leases have ended, devices authenticate anew; \
              revocations, quarantines and closed pairs since the copy are to be repeated"
         );
         Ok(next)
-    }
-
-    async fn note_storage(&self, connection: &mut Connection) -> Result<()> {
-        let storage = self.storage().name(connection).await?;
-        note(connection, &storage).await
     }
 }
 
@@ -225,7 +290,8 @@ mod tests {
             (Some(COPY), "a", Served::Elsewhere),
             (Some(COPY), UNNAMED, Served::Elsewhere),
         ] {
-            assert_eq!(Served::of(noted, now), expected, "{noted:?}, {now}");
+            let named = Now::Named(now.to_owned());
+            assert_eq!(Served::of(noted, &named), expected, "{noted:?}, {now}");
         }
     }
 }

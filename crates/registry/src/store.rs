@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use crate::record_mac::RecordMac;
 use crate::service::Act;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
-use crate::storage::{self, Storage};
+use crate::storage::{Advance, Storage};
 use crate::watch::Watch;
 
 /// What the key check seals.
@@ -102,6 +104,8 @@ struct Inner {
     writing: Writing,
     watch: OnceLock<Box<dyn Watch>>,
     storage: Storage,
+    /// Whether this process has raised the storage's count with a lease.
+    has_leased: AtomicBool,
 }
 
 /// What it takes to write alone.
@@ -213,9 +217,6 @@ impl Registry {
         initialise(draft.connection()?, key)
             .await
             .map_err(at(&location))?;
-        let storage = draft.storage()?;
-        let storage = storage.name(draft.connection()?).await?;
-        storage::note(draft.connection()?, &storage).await?;
         draft.finish().await?;
         Self::open_with(location, key, options).await
     }
@@ -346,6 +347,21 @@ impl Registry {
         &self.inner.storage
     }
 
+    /// [`Registry::advance_storage`], in the first transaction of this process that leases.
+    pub(crate) async fn advance_once(&self, connection: &mut Connection) -> Result<Option<Advance>> {
+        match self.inner.has_leased.load(Relaxed) {
+            true => Ok(None),
+            false => self.advance_storage(connection).await.map(Some),
+        }
+    }
+
+    /// That transaction is committed.
+    pub(crate) fn follow_once(&self, advance: Option<Advance>) {
+        if let Some(advance) = advance {
+            self.inner.has_leased.store(self.follow_storage(advance), Relaxed);
+        }
+    }
+
     /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
     pub(crate) async fn write_whatever(&self) -> Result<Transaction> {
         let mut watched = self.inner.watch.get().and_then(|watch| watch.wanted());
@@ -424,14 +440,6 @@ impl Draft {
         }
     }
 
-    /// What is to become the registry's storage.
-    pub(crate) fn storage(&self) -> Result<Storage> {
-        match self {
-            Self::Sqlite(draft) => draft.storage(),
-            Self::Postgres(draft) => Ok(draft.storage()),
-        }
-    }
-
     pub(crate) async fn finish(self) -> Result<()> {
         match self {
             Self::Sqlite(draft) => draft.finish().await,
@@ -451,6 +459,7 @@ impl From<sqlite::Opened> for Inner {
             writing: Writing::Sqlite(opened.guard),
             watch: OnceLock::new(),
             storage: opened.storage,
+            has_leased: AtomicBool::new(false),
         }
     }
 }
@@ -466,6 +475,7 @@ impl From<postgres::Opened> for Inner {
             writing: Writing::Postgres(opened.lock),
             watch: OnceLock::new(),
             storage: opened.storage,
+            has_leased: AtomicBool::new(false),
         }
     }
 }

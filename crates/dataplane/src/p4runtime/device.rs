@@ -430,7 +430,11 @@ impl P4Runtime {
             vlans: from.vlans.map(vlan),
         };
         let key = SessionKey::from_bytes((key0 << 64 | key1).to_be_bytes());
-        Some(KeyedSession { view, key })
+        Some(KeyedSession {
+            view,
+            key,
+            ticket_serial: 0,
+        })
     }
 }
 

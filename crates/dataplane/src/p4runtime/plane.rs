@@ -142,6 +142,8 @@ impl DataPlane for P4Runtime {
         self.note(self.sessions_with_keys(devices))
             .unwrap_or_else(|_| vec![None; devices.len()])
     }
+    /// The next process finds no session.
+    fn note_tickets(&mut self, _newest: &[(DeviceId, SessionId, u64)]) {}
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Engine)
     }

@@ -126,7 +126,9 @@ impl P4Runtime {
     }
 
     pub(super) fn answer(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) -> Result<(), SwitchError> {
-        self.expect_response(miss.message())?;
+        if miss::is_challenge(reply) {
+            self.expect_response(miss.message())?;
+        }
         let Carrier::Frame { frame, ingress } = &miss.carrier else {
             return Ok(());
         };

@@ -216,7 +216,7 @@ fn scrub_line(line: &Line) {
 mod tests {
     use linewarden_protocol::commit::CommitWord;
     use linewarden_protocol::gateway::Row;
-    use linewarden_protocol::ids::{GatewayId, Mode};
+    use linewarden_protocol::ids::{GatewayId, Mode, SessionId};
     use linewarden_protocol::keys::AuthKey;
 
     use super::*;
@@ -297,6 +297,34 @@ mod tests {
         after
             .install(DeviceId(65), Mode::Key, RowIndex(0), &rows(65, 1), None)
             .unwrap();
+    }
+
+    /// A process that takes the memory up accepts no older request; a session that begins has none yet.
+    #[test]
+    fn the_serial_of_the_newest_ticket_request_stays_with_its_session() {
+        let before = filled();
+        let device = DeviceId(3);
+        let line = |store: &Store| store.place(device).unwrap().line as usize;
+        let begin = |store: &Store, number: u8| {
+            let line = &store.regions().lines[line(store)];
+            let word = CommitWord(line.commit.load(Acquire));
+            let won = CommitWord::new(RowIndex(word.idx().0 + 1), word.generation() + 1, commit::VALID);
+            line.commit.store(won.0, Release);
+            line.session_id.store(u64::from_ne_bytes([number; 8]), Release);
+            SessionId::from_wire([number; 8]).unwrap()
+        };
+        let noted = |store: &Store| store.keyed_session(device).unwrap().ticket_serial;
+        let first = begin(&before, 1);
+        assert_eq!(noted(&before), 0);
+        before.note_ticket(device, first, 7);
+        let after = Store::adopt(Arc::clone(before.regions()), geometry());
+        assert_eq!(noted(&after), 7);
+        let second = begin(&after, 2);
+        assert_eq!(noted(&after), 0);
+        after.note_ticket(device, first, 9);
+        assert_eq!(noted(&after), 0, "of a session that has ended");
+        after.note_ticket(device, second, u64::MAX);
+        assert_eq!(noted(&after), (1 << 24) - 1);
     }
 
     #[test]

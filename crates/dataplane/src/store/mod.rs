@@ -248,7 +248,7 @@ impl Store {
         // Before anybody can see the device: should this process end in between, the next one reads them.
         self.set_mark(place.slot, mark);
         self.set_end(place.slot, end);
-        self.forget_epoch(place.slot);
+        self.clear_note(place.slot);
         let Some(line) = self.regions.lines.get(place.line as usize) else {
             return Err(StoreError::Full(device));
         };
@@ -426,9 +426,11 @@ impl Store {
         }
     }
 
-    fn forget_epoch(&mut self, slot: u32) {
+    /// Clears what the note says beside mark and end.
+    fn clear_note(&mut self, slot: u32) {
         if let Some(note) = self.regions.notes.get(slot as usize) {
             note.epoch.store(0, Relaxed);
+            note.ticket.store(0, Relaxed);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit::CommitWord;
@@ -46,7 +46,12 @@ pub struct KeyedSession {
     pub view: SessionView,
     /// Shared with the device.
     pub key: SessionKey,
+    /// The serial number of the newest ticket request in it ([`Store::note_ticket`]); 0: none is known.
+    pub ticket_serial: u64,
 }
+
+/// Serial numbers as notes keep them; a larger one is kept as this one.
+const NOTED_SERIAL_MAX: u32 = (1 << 24) - 1;
 
 impl Store {
     /// Closes a session, if it is still the device's: gate, DATA and repeated ACKs read the id on each packet (LAP/1
@@ -75,7 +80,32 @@ impl Store {
         self.of_one_session(device, |id, line, session| KeyedSession {
             view: self.view(id, line, session),
             key: SessionKey::from_bytes(bytes_of(&session.session_key)),
+            ticket_serial: self.ticket_serial(line),
         })
+    }
+
+    fn ticket_serial(&self, line: &Line) -> u64 {
+        let note = self.regions.notes.get(line.slot.load(Acquire) as usize);
+        let word = note.map_or(0, |note| note.ticket.load(Acquire));
+        match word >> 24 == generation(line) {
+            true => u64::from(word & NOTED_SERIAL_MAX),
+            false => 0,
+        }
+    }
+
+    /// Keeps the serial number of a ticket request that was accepted in that session, if it is still the device's, beside the
+    /// session: for a later process, to which an older request is old as well (LAP/1 1.7.2). A session that begins does not inherit
+    /// the number of an earlier one, unless exactly a multiple of 256 sessions without a request lies between the two.
+    pub fn note_ticket(&self, device: DeviceId, session: SessionId, serial: u64) {
+        let serial = u32::try_from(serial).unwrap_or(u32::MAX).min(NOTED_SERIAL_MAX);
+        let noted = self.of_one_session(device, |id, line, _| {
+            (id == session).then(|| (line.slot.load(Acquire), generation(line) << 24 | serial))
+        });
+        if let Some((slot, word)) = noted.flatten()
+            && let Some(note) = self.regions.notes.get(slot as usize)
+        {
+            note.ticket.store(word, Release);
+        }
     }
 
     fn view(&self, id: SessionId, line: &Line, session: &Session) -> SessionView {
@@ -135,6 +165,10 @@ impl Store {
             && line.session_id.load(Acquire) == id;
         is_whole.then_some(taken)
     }
+}
+
+fn generation(line: &Line) -> u32 {
+    u32::from(CommitWord(line.commit.load(Acquire)).window_generation())
 }
 
 fn bytes_of(words: &[AtomicU64; 2]) -> [u8; 16] {

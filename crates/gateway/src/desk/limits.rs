@@ -18,7 +18,7 @@ const SHARE_MAX: u64 = 5;
 /// A device that asks for more than its share, served or not, has its share again when it has been silent for so long, s, less
 /// what may be saved up.
 const ASKED_MAX: u64 = 15;
-/// Devices that are remembered. One that is forgotten has its whole share, and old questions of its count as new.
+/// Devices that are remembered. One that is forgotten has its whole share.
 const DEVICES_MAX: usize = 8_192;
 
 /// Counts within seconds of the monotonic clock, and shares across them.
@@ -63,14 +63,15 @@ fn of_second((at, count): (u64, u32), second: u64) -> u32 {
 }
 
 impl Limits {
-    /// Decides about a question that was proven to be of a session that is here. Devices that ask for more than their share, or
+    /// Decides about a question that was proven to be of a session that is here, of which the data plane has kept the newest serial
+    /// number, 0 for none. Devices that ask for more than their share, or
     /// did so a moment ago, may use half of what is handed on, however many they are: the other half is for those that do not. A
     /// question that is older than another one of its session was answered or given up; copies of the newest one take nothing of
     /// the device's share.
     pub(super) fn admit(
         &mut self,
         device: DeviceId,
-        session: SessionId,
+        (session, noted): (SessionId, u64),
         serial: u64,
         now_ns: u64,
     ) -> Admission {
@@ -78,14 +79,14 @@ impl Limits {
         let second = self.second;
         let asking = self.devices.entry(device).or_insert(Asking {
             session,
-            serial: 0,
+            serial: noted,
             answer: None,
             copies: (second, 0),
             handed_on: (second, 0),
             whole_at: second,
         });
         if asking.session != session {
-            (asking.session, asking.serial) = (session, 0);
+            (asking.session, asking.serial, asking.answer) = (session, noted, None);
         }
         if serial == 0 || serial < asking.serial {
             return Admission::Refused;
@@ -160,7 +161,7 @@ mod tests {
             self.serial += 1;
             let admission = self
                 .limits
-                .admit(DeviceId(device), session(1), self.serial, at_ns);
+                .admit(DeviceId(device), (session(1), 0), self.serial, at_ns);
             admission == Admission::HandOn
         }
     }
@@ -209,7 +210,7 @@ mod tests {
     fn copies_of_a_devices_questions_leave_room_for_its_next_one() {
         let mut limits = Limits::default();
         let ask = |limits: &mut Limits, session: SessionId, serial, second: u64| {
-            limits.admit(DeviceId(1), session, serial, second * NS)
+            limits.admit(DeviceId(1), (session, 0), serial, second * NS)
         };
         for serial in 1..=100 {
             let mut count = |serial, wanted: Admission| {

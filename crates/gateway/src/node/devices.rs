@@ -15,6 +15,10 @@ use crate::audit::Happening;
 /// A mark that is moved again within this time is moved further each time, ns.
 const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 
+/// How often the log names a device that no row is left for, ns, and how many devices in that time.
+const UNSERVED_LOG_NS: u64 = 600_000_000_000;
+const UNSERVED_MAX: usize = 1024;
+
 /// Where a device stands; the diagram is in the [module above](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -283,6 +287,31 @@ impl Node {
                 tracing::error!(device = %refused.device, problem, "left out");
             }
         }
+    }
+
+    /// A REQUEST of a device that is not here was answered that no row is left. Anybody can send one, and state what they like: the log
+    /// names a device once in a while.
+    pub(super) fn note_unserved(&mut self, device: DeviceId) {
+        self.status.unserved += 1;
+        let now_ns = self.now_ns;
+        if self.unserved.len() >= UNSERVED_MAX {
+            self.unserved.retain(|_, until_ns| *until_ns > now_ns);
+        }
+        let is_told = self
+            .unserved
+            .get(&device)
+            .is_some_and(|until_ns| *until_ns > now_ns);
+        if is_told || self.unserved.len() >= UNSERVED_MAX {
+            return;
+        }
+        self.unserved
+            .insert(device, now_ns.saturating_add(UNSERVED_LOG_NS));
+        self.trail.note(Happening::Exhausted { device });
+        tracing::warn!(
+            %device,
+            action = "compare \"rows left\" in `linewarden device show`; enroll the device again with --replace if it continues",
+            "request refused: no row is left for the device, or none above those that it states to have answered"
+        );
     }
 
     /// After a failed question all devices that were in it are queued again, in front.

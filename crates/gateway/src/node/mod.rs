@@ -87,6 +87,8 @@ pub struct Node {
     no_room_next: u64,
     /// Devices for which no row was left, in the order in which that was told; some may have got rows since.
     exhausted: VecDeque<DeviceId>,
+    /// Devices without a row that the log has named, and until when it does not name them again.
+    unserved: HashMap<DeviceId, u64>,
     /// Whom to evict.
     order: Box<dyn Policy>,
     /// Where devices stood that have left, to be told; and being told.
@@ -154,6 +156,7 @@ impl Node {
             no_room: BTreeMap::new(),
             no_room_next: 0,
             exhausted: VecDeque::new(),
+            unserved: HashMap::new(),
             order: settings.eviction.policy(),
             settlements: Vec::new(),
             settling: Vec::new(),

@@ -92,6 +92,10 @@ impl Node {
         match reception {
             Reception::Silence => {}
             Reception::Challenge(challenge) => self.plane.send(&miss, &challenge),
+            Reception::Nak(nak) => {
+                self.plane.send(&miss, &nak);
+                self.note_unserved(miss.device());
+            }
             Reception::Admit(provision) => {
                 self.status.admitted += 1;
                 self.trail.note(Happening::Admitted {

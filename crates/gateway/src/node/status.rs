@@ -125,6 +125,8 @@ pub struct Status {
     pub lapsed: bool,
     /// Devices for which the registry has no more rows; they spend the last ones that the data plane holds.
     pub exhausted: u64,
+    /// REQUESTs of devices that are not here that were answered with a NAK: the registry has no row left for them.
+    pub unserved: u64,
     /// Records of the registry that could not be used.
     pub damaged: u64,
     /// Sessions opened, as far as events were not lost.

@@ -118,7 +118,7 @@ fn no_row_is_accepted_twice_and_nobody_is_locked_out() {
 #[test]
 fn verdicts_are_true_and_quarantine_shuts_out_who_is_changed() {
     if let Some((tally, of_fleet)) = succeeds(80, |seed| World::with_provers(seed, None)) {
-        tally.assert_everything_happened(&["backups", "restores"]);
+        tally.assert_everything_happened(&["backups", "restores", "forged_statements"]);
         of_fleet.assert_everything_happened(&[]);
     }
 }

@@ -307,6 +307,10 @@ impl DataPlane for Plane {
         self.0.lock().unwrap().host.keyed_sessions(devices)
     }
 
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        self.0.lock().unwrap().host.note_tickets(newest);
+    }
+
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         self.0.lock().unwrap().host.reconfigure(live, boot_s)
     }

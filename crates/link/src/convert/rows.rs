@@ -126,6 +126,7 @@ pub(crate) fn reception_to_wire(reception: &Reception) -> proto::Reception {
         outcome: match reception {
             Reception::Challenge(message) => Some(Outcome::Challenge(message.to_vec())),
             Reception::Admit(provision) => Some(Outcome::Admit(provision_to_wire(provision))),
+            Reception::Nak(message) => Some(Outcome::Nak(message.to_vec())),
             Reception::Silence => None,
         },
     }
@@ -138,6 +139,7 @@ pub(crate) fn reception_from_wire(reception: proto::Reception) -> Result<Recepti
             Reception::Challenge(Box::new(exactly(&message, "a CHALLENGE")?))
         }
         Some(Outcome::Admit(provision)) => Reception::Admit(provision_from_wire(provision)?),
+        Some(Outcome::Nak(message)) => Reception::Nak(Box::new(exactly(&message, "a NAK")?)),
         None => Reception::Silence,
     })
 }

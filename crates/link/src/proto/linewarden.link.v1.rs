@@ -166,7 +166,7 @@ pub struct ReceiveRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Reception {
-    #[prost(oneof = "reception::Outcome", tags = "1, 2")]
+    #[prost(oneof = "reception::Outcome", tags = "1, 2, 3")]
     pub outcome: ::core::option::Option<reception::Outcome>,
 }
 /// Nested message and enum types in `Reception`.
@@ -177,6 +177,8 @@ pub mod reception {
         Challenge(::prost::alloc::vec::Vec<u8>),
         #[prost(message, tag = "2")]
         Admit(super::Provision),
+        #[prost(bytes, tag = "3")]
+        Nak(::prost::alloc::vec::Vec<u8>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -8,7 +8,7 @@ use crate::{
     bits::Bits,
     blocks,
     code::Profile,
-    entropy::{self, EntropyAssessment},
+    entropy::{self, EntropyAssessment, MIN_ENTROPY_BITS},
     fingerprint::Fingerprint,
     health::HealthTest,
     puf::{Challenge, Puf},
@@ -84,12 +84,8 @@ pub fn enrol<R: CryptoRng + ?Sized>(
     let chosen = select::select(options.selection, readouts, &reference, needed, rng)?;
     let used = chosen.values(&reference, needed);
     let fleet = options.fleet_min_entropy_per_bit;
-    let entropy = accepted(entropy::assess_cells(
-        options.profile,
-        &chosen.population,
-        chosen.draw(&used),
-        fleet,
-    ))?;
+    let assessed = entropy::assess_cells(options.profile, &chosen.population, chosen.draw(&used), fleet);
+    let entropy = accepted(assessed, 0.0)?;
     let (secret, offset) = code_offset(options.profile, &used, rng)?;
     let helper = HelperData::new(options.profile, readout_bits, chosen.cells, offset);
     let is_apart = options.selection != CellSelection::First;
@@ -170,9 +166,13 @@ pub fn reproduce_puf(
     )
 }
 
-/// Turns an assessment below the limit into an error.
-pub(super) fn accepted(entropy: EntropyAssessment) -> Result<EntropyAssessment, ExtractorError> {
-    if entropy.is_enough() {
+/// Turns an assessment that is not `margin_bits` above the limit into an error.
+pub(super) fn accepted(
+    entropy: EntropyAssessment,
+    margin_bits: f64,
+) -> Result<EntropyAssessment, ExtractorError> {
+    let needed_bits = MIN_ENTROPY_BITS + margin_bits;
+    if entropy.residual_bits >= needed_bits {
         return Ok(entropy);
     }
     let EntropyAssessment {
@@ -183,6 +183,7 @@ pub(super) fn accepted(entropy: EntropyAssessment) -> Result<EntropyAssessment, 
     } = entropy;
     Err(ExtractorError::TooLittleEntropy {
         residual_bits,
+        needed_bits,
         per_bit,
         limited_by,
     })

@@ -59,12 +59,14 @@ pub enum ExtractorError {
     Uncorrectable,
     /// Too little min-entropy is left (LAP/1 1.1).
     #[error(
-        "the secret keeps {residual_bits:.1} bits of min-entropy, 128 are needed ({per_bit:.3} per response bit, \
+        "the secret keeps {residual_bits:.1} bits of min-entropy, {needed_bits:.0} are needed ({per_bit:.3} per response bit, \
          limited by {limited_by}); use a profile with more blocks, or a PUF with less bias"
     )]
     TooLittleEntropy {
         /// Min-entropy of the secret given the helper data.
         residual_bits: f64,
+        /// What this enrollment demands.
+        needed_bits: f64,
         /// Min-entropy per response bit.
         per_bit: f64,
         /// The estimator that gave it.

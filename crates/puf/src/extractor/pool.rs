@@ -223,6 +223,14 @@ fn rows_fit(first_idx: u32, rows: u32) -> bool {
     rows > 0 && first_idx.checked_add(rows).is_some()
 }
 
+/// Response bits that the entropy of a strong PUF is judged by, at least. The estimate of the bias from `n` bits has a standard
+/// deviation of `0.5 / sqrt(n)`, here 0.002, which is 2.6 bits of the secret's min-entropy near the limit.
+const ENTROPY_SAMPLE_BITS: usize = 65_536;
+/// What a first enrollment demands beyond the 128 bits of every enrollment (LAP/1 1.1): four standard deviations of the difference
+/// between two estimates of one chip. A chip that was accepted is refused at a later enrollment with probability 3·10⁻⁵ if it lies just
+/// at this limit, and 10⁻⁸ over all chips. Of simulated chips (4-XOR arbiter, 64 stages), 1 in 1,000 lies below it.
+const FIRST_MARGIN_BITS: f64 = 15.0;
+
 /// How to enrol a strong PUF.
 #[derive(Clone, Debug)]
 pub struct PoolEnrolment {
@@ -242,10 +250,12 @@ pub struct PoolEnrolment {
     pub entropy_sample_bits: usize,
     /// Min-entropy per response bit as seen across other devices of the kind, if known.
     pub fleet_min_entropy_per_bit: Option<f64>,
+    /// The PUF was enrolled before: the margin of a first enrollment is not demanded again.
+    pub is_known: bool,
 }
 
 impl PoolEnrolment {
-    /// `rows` rows from index 0 with the standard profile, three readings each.
+    /// `rows` rows from index 0 with the standard profile, three readings each, of a PUF that is enrolled for the first time.
     pub fn rows(rows: u32) -> Self {
         Self {
             profile: Profile::POOL,
@@ -253,8 +263,9 @@ impl PoolEnrolment {
             rows,
             reads: 3,
             health: HealthTest::default(),
-            entropy_sample_bits: 16_384,
+            entropy_sample_bits: ENTROPY_SAMPLE_BITS,
             fleet_min_entropy_per_bit: None,
+            is_known: false,
         }
     }
 }
@@ -287,7 +298,7 @@ pub struct EnrolledPool {
 ///
 /// # Errors
 /// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less
-/// than 128 bits of min-entropy.
+/// than 128 bits of min-entropy, 143 at a first enrollment.
 pub fn enrol_pool<R: CryptoRng + ?Sized>(
     puf: &mut dyn Puf,
     options: &PoolEnrolment,
@@ -331,11 +342,9 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
         sample.extend(puf.read(Challenge::Pool(random_challenge(rng)), missing)?.iter());
     }
     let fleet = options.fleet_min_entropy_per_bit;
-    let entropy = accepted(entropy::assess_responses(
-        profile,
-        &Bits::from_bools(sample),
-        fleet,
-    ))?;
+    let assessed = entropy::assess_responses(profile, &Bits::from_bools(sample), fleet);
+    let margin_bits = if options.is_known { 0.0 } else { FIRST_MARGIN_BITS };
+    let entropy = accepted(assessed, margin_bits)?;
 
     let mut packed = Vec::with_capacity(rows as usize * row_bytes(profile));
     let mut enrolled = Vec::with_capacity(rows as usize);

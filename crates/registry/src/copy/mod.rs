@@ -111,9 +111,7 @@ impl Registry {
         // Leases go on there, unless they had ended here.
         let (served, _) = self.incarnation(&mut transaction).await?;
         if served != Served::Elsewhere {
-            let there = draft.storage()?;
-            let there = there.name(draft.connection()?).await?;
-            storage::note(draft.connection()?, &there).await?;
+            storage::forget(draft.connection()?).await?;
         }
         sql::query("UPDATE registry SET moved_to = $1")
             .bind(target.to_string())

@@ -6,13 +6,16 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::nonce::Statement;
 
 use super::{Granted, LeaseRequest, Settlement};
+use crate::credentials::POOL_ROWS_MAX;
 use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 
-/// In how many gateways' leases the first one after a return to an earlier state leaves room: who is away from the controller, and is
-/// visited by the device meanwhile, spends none of the rows that others are given by then.
+/// How many gateways may still spend rows that the lost registry leased to them. The first lease after a restore leaves room for as many
+/// leases above the last row that the device has answered: no other gateway is given a row of theirs.
 const UNAWARE_GATEWAYS: u32 = 2;
+/// No pool has more rows, so no statement lies further above the first row ([`crate::credentials::POOL_ROWS_MAX`]).
+const STATED_MAX: u32 = POOL_ROWS_MAX as u32;
 
 /// What a gateway holds of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,13 +140,18 @@ impl Lease {
     /// The device has answered rows that were leased to nobody, or was offered one that it has answered: its last proof was lost, or an
     /// old copy of the registry was put back. Its lease begins above all that it has answered, and above all that was leased. A lease that
     /// begins there already stays, so that the same proof again gets the same rows. A statement beyond the last row says nothing by
-    /// itself; with a refused row, or after a return to an earlier state, no row is left. Rows that the lease leaves behind unused.
+    /// itself; with a refused row, or after a return to an earlier state, no row is left: rows were added since that state. One beyond
+    /// any pool's last row is no statement. Rows that the lease leaves behind unused.
     fn begin_above(&mut self, pool: &mut Pool, request: &LeaseRequest) -> Range<u32> {
         let (rows, floor) = (pool.info.indices(), pool.info.idx_floor.0);
+        let stated = request.stated.unanswered_from.0;
         let Statement {
             unanswered_from: RowIndex(row),
             has_refused,
-        } = request.stated;
+        } = match stated.saturating_sub(rows.start) > STATED_MAX {
+            true => Statement::default(),
+            false => request.stated,
+        };
         let is_used = row > 0 || floor > rows.start;
         let is_first = std::mem::take(&mut pool.is_put_back) && is_used;
         // It refuses only what lies below its statement.
@@ -154,9 +162,10 @@ impl Lease {
         }
         let mut start = row.min(rows.end).max(floor);
         if is_first {
-            // Gateways that have not heard of it yet go on with rows that they had been leased above the last one that was answered.
-            let beyond = start.saturating_add(request.hold.saturating_mul(UNAWARE_GATEWAYS));
-            start = beyond.min(rows.end);
+            // Of a device that states nothing, the rows that this state knows as leased count as answered.
+            let answered = if row > 0 { row } else { floor };
+            let unaware = answered.saturating_add(request.hold.saturating_mul(UNAWARE_GATEWAYS));
+            start = unaware.max(start).min(rows.end);
         }
         let unused = self.mark.0..self.rows.end;
         self.rows = start..start;

@@ -26,6 +26,7 @@ mod renewal;
 mod roaming;
 mod rounds;
 mod service;
+mod storage;
 mod support;
 mod transfer;
 mod vandals;

@@ -142,12 +142,12 @@ struct lw_filter_block {
 	__u64 word[LW_FILTER_WORDS];
 };
 
-/* By slot, what user space keeps beside the rows. */
+/* By slot, what user space keeps beside the rows and the session. */
 struct lw_note {
 	__u32 end;
 	__u32 mark;
 	__u32 epoch;
-	__u32 pad;
+	__u32 ticket;
 };
 
 #define LW_EXPECTED 65536 /* RESPONSEs that the slow path remembers */

@@ -135,7 +135,7 @@ impl Disk {
     pub fn lose_power(&self) {
         let mut state = self.drive.lock();
         let left = state.after_a_loss();
-        // What stays is the same file: a new one in its place is taken for another state of the registry.
+        // What stays is the same file, with its attributes: one without them is taken for another state of the registry.
         let is_gone = |name: &&Vec<u8>| left.iter().all(|(stays, _)| stays != *name);
         for name in state
             .names
@@ -178,6 +178,10 @@ impl State {
             if name.ends_with(b"-shm") {
                 // It does not outlive the kernel.
                 std::fs::remove_file(entry.path()).unwrap();
+                continue;
+            }
+            if name.ends_with(b".storage") {
+                // Replaced as a whole and synced, and not by SQLite's calls.
                 continue;
             }
             let synced = std::fs::read(entry.path()).unwrap();

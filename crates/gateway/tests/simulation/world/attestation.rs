@@ -121,6 +121,11 @@ impl World {
             self.let_in(device);
             self.steps(steps_of_rounds(1))?;
         }
+        if self.stations[victim].has_session() && !self.has_session(victim) {
+            // Another device has taken its place in the data plane, which it cannot know: it comes again.
+            self.begin(victim, None);
+            self.steps(steps_of_rounds(1))?;
+        }
         match (self.is_quarantined(victim), self.state(victim)) {
             (false, Some(State::Ok)) => Ok(()),
             (is_out, state) => Err(format!(

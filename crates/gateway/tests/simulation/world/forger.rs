@@ -1,6 +1,8 @@
 //! Somebody who sends proofs, questions and CHALLENGEs that are not his.
 
 use linewarden_protocol::attest::Round;
+use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_protocol::nonce::Statement;
 use linewarden_protocol::wire::{self, ATTEST_PORT, Message, PROOF_BYTES, message_type};
 use rand::RngExt as _;
 use zerocopy::IntoBytes as _;
@@ -39,6 +41,32 @@ impl World {
             }
             self.transmit(station, sent);
         }
+    }
+
+    /// Ahead of a REQUEST or RESPONSE comes a copy with another statement in its nonce, from the device's own address. No device may
+    /// lose rows by that.
+    pub(super) fn forge_statement(&mut self, payload: &[u8]) -> Option<[u8; 64]> {
+        let mut forged: [u8; 64] = payload.try_into().ok()?;
+        let is_handshake = matches!(forged[3], message_type::REQUEST | message_type::RESPONSE);
+        if self.attests || !is_handshake || !self.forgers_rng.random_ratio(1, 4) {
+            return None;
+        }
+        let device = DeviceId(u64::from_be_bytes(forged[8..16].try_into().ok()?));
+        let end = self.stations.iter().find(|station| station.id == device)?.rows;
+        let row = match self.forgers_rng.random_range(0..4) {
+            0 => end,
+            1 => end + self.forgers_rng.random_range(1..100),
+            2 => self.forgers_rng.random_range(0..=end),
+            _ => self.forgers_rng.random(),
+        };
+        let stated = Statement {
+            unanswered_from: RowIndex(row),
+            has_refused: self.forgers_rng.random(),
+        };
+        let nonce: [u8; 16] = forged[16..32].try_into().ok()?;
+        forged[16..32].copy_from_slice(&stated.within(nonce));
+        self.tally.forged_statements += 1;
+        (forged != payload).then_some(forged)
     }
 
     /// Recent or old.

@@ -128,9 +128,14 @@ impl World {
                         ..Meta::default()
                     };
                     let payload = self.look_at_proof(process, payload);
+                    let forged = self.forge_statement(&payload);
                     if let Some(process) = self.processes.iter().find(|other| other.number == process) {
                         process.plane.set_clock(process.clock, self.now_ms, self.without);
-                        process.plane.0.lock().unwrap().receive(meta, &payload);
+                        let mut plane = process.plane.0.lock().unwrap();
+                        if let Some(forged) = forged {
+                            plane.receive(meta, &forged);
+                        }
+                        plane.receive(meta, &payload);
                     }
                 }
                 Packet::ToStation {

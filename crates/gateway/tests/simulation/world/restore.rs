@@ -12,8 +12,6 @@ use super::{GATEWAYS, RING, World};
 /// A state of the registry.
 pub(super) struct Backup {
     content: Vec<u8>,
-    /// Made by the registry itself; else somebody has copied the file while nobody had it open.
-    is_copy: bool,
     revoked: Vec<DeviceId>,
 }
 
@@ -33,6 +31,7 @@ impl World {
     }
 
     fn back_up(&mut self) {
+        // Made by the registry itself, or somebody copies the file while nobody has it open.
         let is_copy = self.rng.random_ratio(1, 2);
         let office = &mut self.office;
         let content = match is_copy {
@@ -52,7 +51,6 @@ impl World {
         };
         self.office.backup = Some(Backup {
             content,
-            is_copy,
             revoked: self.office.revoked().to_vec(),
         });
         self.tally.backups += 1;
@@ -80,8 +78,8 @@ impl World {
         for ending in ["-wal", "-shm"] {
             let _ = std::fs::remove_file(Path::new(&beside(ending)));
         }
-        if !backup.is_copy {
-            // What is written over the file of now, only a copy of the registry's own can tell.
+        if self.rng.random_ratio(1, 2) {
+            // Another file in its place, as `mv` makes it; else the content is written over the file, as `cp` does.
             std::fs::remove_file(&office.path).unwrap();
         }
         std::fs::write(&office.path, &backup.content).unwrap();

@@ -45,6 +45,7 @@ tally! {
     at_mark,
     replays,
     forged_challenges,
+    forged_statements,
     link_failures,
     /// The registry could not do what was asked.
     failed_answers,

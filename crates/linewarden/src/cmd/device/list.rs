@@ -11,6 +11,8 @@ use crate::failure::Failure;
 use crate::output::{Output, counted};
 use crate::site::{SiteArgs, walk};
 
+/// Rows that a pool loses at most by a restore of the registry: twice what a gateway is leased by default.
+const AFTER_RESTORE: u32 = 32;
 /// Entries of the journal that `--history` shows.
 const HISTORY_MAX: u64 = 1_000;
 
@@ -209,10 +211,22 @@ fn fields(device: &Device) -> Vec<(&'static str, String)> {
     fields.extend(device.reason.clone().map(|reason| ("reason", reason)));
     if let Some(left) = device.rows_left {
         fields.push(("rows", format!("{} from {}", device.rows_total, device.first_idx)));
-        fields.push(("rows left", left.to_string()));
+        fields.push(("rows left", rows_left(left)));
         fields.push(("next row", device.idx_floor.to_string()));
     }
     fields
+}
+
+/// With what to do where they are few. Rows that gateways hold are not among them.
+fn rows_left(left: u32) -> String {
+    match left {
+        0 => "0; enroll the device again with --replace, unless its agent renews its rows".to_owned(),
+        1..=AFTER_RESTORE => format!(
+            "{left}; a restore of the registry leaves out up to {AFTER_RESTORE} rows: if the device is refused, enroll it \
+             again with --replace"
+        ),
+        _ => left.to_string(),
+    }
 }
 
 /// `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").

@@ -96,6 +96,7 @@ fn describe(status: &Status) -> String {
     let notes = [
         ("revoked", status.revoked),
         ("on their last rows", status.exhausted),
+        ("requests refused for lack of rows", status.unserved),
         ("admitted", status.admitted),
         ("evicted", status.evicted),
         ("without room", status.no_room),

@@ -149,7 +149,7 @@ pub async fn lease(
 /// A closed registry of 40 devices with 100 rows.
 pub async fn fleet_of_40() -> (TempDir, Location) {
     let (directory, place) = nowhere();
-    fill(&place).await;
+    create_fleet(&place).await;
     (directory, place)
 }
 
@@ -157,11 +157,12 @@ pub async fn fleet_of_40() -> (TempDir, Location) {
 pub async fn fleet_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.registry");
-    fill(&Location::from(&path)).await;
+    create_fleet(&Location::from(&path)).await;
     (directory, path)
 }
 
-async fn fill(place: &Location) {
+/// Creates a registry of 40 devices with 100 rows, and closes it.
+pub async fn create_fleet(place: &Location) {
     let registry = Registry::create(place, &master_key()).await.unwrap();
     registry
         .enrol_bulk(

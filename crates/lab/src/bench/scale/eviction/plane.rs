@@ -141,6 +141,10 @@ impl DataPlane for Plane {
         self.inner().host.keyed_sessions(devices)
     }
 
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        self.inner().host.note_tickets(newest);
+    }
+
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         DataPlane::reconfigure(&mut self.inner().host, live, boot_s)
     }

@@ -29,6 +29,8 @@ const SRAM_READOUTS: usize = 5;
 pub struct Maker {
     source: Source,
     count: u64,
+    /// Devices were enrolled before.
+    replaces: bool,
 }
 
 enum Source {
@@ -96,7 +98,11 @@ impl Maker {
                 (source, 1)
             }
         };
-        Ok(Self { source, count })
+        Ok(Self {
+            source,
+            count,
+            replaces: command.common().replace,
+        })
     }
 
     /// How many devices to make.
@@ -117,6 +123,7 @@ impl Maker {
         let refused = |error| refused(device, error);
         let pool_options = |rows| PoolEnrolment {
             first_idx: first_idx.0,
+            is_known: self.replaces,
             ..PoolEnrolment::rows(rows)
         };
         match &self.source {

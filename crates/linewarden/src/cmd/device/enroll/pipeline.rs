@@ -56,7 +56,7 @@ pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Fai
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
             rejected => output.line(format_args!(
-                "refused: {}, for less than 128 bits of min-entropy or a failed health test; others took their place",
+                "refused: {}, for too little min-entropy or a failed health test; others took their place",
                 counted(rejected, "chip")
             )),
         }

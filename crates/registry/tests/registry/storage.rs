@@ -1,0 +1,286 @@
+//! What is a restart of a registry in a file, and what is a restore of an earlier state of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{Fence, Location};
+use rustix::fs::{XattrFlags, setxattr};
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
+use crate::copies::is_restored;
+use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, open};
+
+/// The directory without extended attributes in which this program runs one of its tests again.
+const WITHOUT_ATTRIBUTES: &str = "LINEWARDEN_TEST_WITHOUT_ATTRIBUTES";
+
+fn record_of(database: &Path) -> PathBuf {
+    database.with_file_name("fleet.registry.storage")
+}
+
+/// A process that leases one more row to a gateway that goes on. The gateway was registered before.
+async fn serve(path: &Path, fence: &Fence, from: u32) {
+    let registry = open(path).await.unwrap();
+    registry.verify_fence(fence).await.unwrap();
+    let _granted = lease(&registry, fence, 1, from, 1).await.unwrap();
+    registry.close().await;
+}
+
+/// The fence of a gateway that has registered.
+async fn register(path: &Path) -> Fence {
+    let registry = open(path).await.unwrap();
+    let fence = gateway(&registry).await;
+    registry.close().await;
+    fence
+}
+
+fn run(program: &str, words: &[&Path]) {
+    let done = Command::new(program).args(words).status().unwrap();
+    assert!(done.success(), "{program} {words:?}");
+}
+
+async fn vacuum_into(path: &Path, copy: &Path) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let statement = format!("VACUUM INTO '{}'", copy.display());
+    connection
+        .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(statement)))
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backup {
+    /// `cp`: the content.
+    Content,
+    /// `cp -a`, `rsync -X`: with extended attributes.
+    Attributes,
+    /// A statement of SQLite.
+    Vacuum,
+    /// The registry's own.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restore {
+    /// `cp`: the file stays, and its attributes.
+    Over,
+    /// `mv`: another file.
+    Move,
+    /// `cp -a` over the file.
+    OverWithAttributes,
+}
+
+/// Makes a backup, has rows leased, restores, and expects that the restore is detected.
+async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
+    let path = directory.join("fleet.registry");
+    create_fleet(&Location::from(&path)).await;
+    let fence = register(&path).await;
+    serve(&path, &fence, 0).await;
+    let copy = directory.join("copy");
+    match backup {
+        Backup::Content => drop(fs::copy(&path, &copy).unwrap()),
+        Backup::Attributes => run("cp", &[Path::new("-a"), &path, &copy]),
+        Backup::Vacuum => vacuum_into(&path, &copy).await,
+        Backup::Own => {
+            let registry = open(&path).await.unwrap();
+            registry.copy_to(&*copy, |_| ()).await.unwrap();
+            registry.close().await;
+        }
+    }
+    serve(&path, &fence, 1).await;
+    match restore {
+        Restore::Over => {
+            let content = fs::read(&copy).unwrap();
+            fs::write(&path, content).unwrap();
+        }
+        Restore::Move => fs::rename(&copy, &path).unwrap(),
+        Restore::OverWithAttributes => run("cp", &[Path::new("-a"), &copy, &path]),
+    }
+    let registry = open(&path).await.unwrap();
+    let answer = registry.verify_fence(&fence).await;
+    assert!(is_restored(&answer), "{backup:?}, {restore:?}: {answer:?}");
+    let anew = gateway(&registry).await;
+    assert!(anew.number() > fence.number() + 1, "another incarnation");
+    let next = lease(&registry, &anew, 1, 0, 1).await.unwrap();
+    assert!(next.rows.start >= 2, "{:?}", next.rows);
+    registry.close().await;
+    // From then on it is the registry.
+    let registry = open(&path).await.unwrap();
+    registry.verify_fence(&anew).await.unwrap();
+    registry.close().await;
+    for file in [&path, &record_of(&path)] {
+        fs::remove_file(file).unwrap();
+    }
+    let _ = fs::remove_file(copy);
+}
+
+async fn expect_every_restore_detected(directory: &Path) {
+    for backup in [Backup::Content, Backup::Attributes, Backup::Vacuum, Backup::Own] {
+        for restore in [Restore::Over, Restore::Move, Restore::OverWithAttributes] {
+            expect_detected(directory, backup, restore).await;
+        }
+    }
+}
+
+/// Restarts, also those of processes that were killed before the record followed, end no lease.
+async fn expect_restarts_are_none(path: &Path) {
+    let fence = register(path).await;
+    for row in 0..3 {
+        let record = fs::read(record_of(path)).unwrap();
+        serve(path, &fence, row).await;
+        if row == 1 {
+            fs::write(record_of(path), record).unwrap();
+        }
+    }
+    let registry = open(path).await.unwrap();
+    registry.verify_fence(&fence).await.unwrap();
+    // Another process meanwhile.
+    let other = open(path).await.unwrap();
+    let two = other.register_gateway(GatewayId(2), 1).await.unwrap();
+    registry.verify_fence(&two).await.unwrap();
+    other.close().await;
+    let again = gateway(&registry).await;
+    assert_eq!(again.number(), fence.number() + 1, "the same incarnation");
+    let device = linewarden_protocol::ids::DeviceId(1);
+    assert_eq!(registry.leases_of(device).await.unwrap().len(), 1);
+    registry.close().await;
+}
+
+#[tokio::test]
+async fn a_restart_is_no_restore() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, path) = fleet_file().await;
+    expect_restarts_are_none(&path).await;
+}
+
+#[tokio::test]
+async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
+    if is_on_postgres() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    expect_every_restore_detected(directory.path()).await;
+}
+
+/// A directory that comes back with its record, by means that do not carry attributes.
+#[tokio::test]
+async fn a_directory_that_is_restored_without_attributes_is_detected() {
+    if is_on_postgres() {
+        return;
+    }
+    let (directory, path) = fleet_file().await;
+    if setxattr(
+        directory.path(),
+        "user.linewarden.test",
+        b"1",
+        XattrFlags::empty(),
+    )
+    .is_err()
+    {
+        println!("SKIPPED: needs a temporary directory with extended attributes");
+        return;
+    }
+    let fence = register(&path).await;
+    serve(&path, &fence, 0).await;
+    let files = [path.clone(), record_of(&path)];
+    let saved = files.clone().map(|file| fs::read(file).unwrap());
+    serve(&path, &fence, 1).await;
+    for (file, content) in files.iter().zip(saved) {
+        fs::remove_file(file).unwrap();
+        fs::write(file, content).unwrap();
+    }
+    let registry = open(&path).await.unwrap();
+    assert!(is_restored(&registry.verify_fence(&fence).await));
+}
+
+/// A database without the record that belongs to it, and with another one's.
+#[tokio::test]
+async fn a_database_that_is_found_without_its_record_is_another_one() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, path) = fleet_file().await;
+    let fence = register(&path).await;
+    let record = record_of(&path);
+    let content = fs::read_to_string(&record).unwrap();
+    let other = content.replacen(
+        &content[2..4],
+        if &content[2..4] == "00" { "01" } else { "00" },
+        1,
+    );
+    for (name, change) in [
+        ("absent", None),
+        ("damaged", Some("1 ")),
+        ("another's", Some(&*other)),
+    ] {
+        match change {
+            None => fs::remove_file(&record).unwrap(),
+            Some(text) => fs::write(&record, text).unwrap(),
+        }
+        let registry = open(&path).await.unwrap();
+        assert!(is_restored(&registry.verify_fence(&fence).await), "{name}");
+        registry.close().await;
+        fs::write(&record, &content).unwrap();
+        let registry = open(&path).await.unwrap();
+        registry.verify_fence(&fence).await.unwrap();
+        registry.close().await;
+    }
+    // A registry that was moved by its own means has none yet, and goes on.
+    let moved = path.with_file_name("moved.registry");
+    let registry = open(&path).await.unwrap();
+    registry.move_to(&*moved, |_| ()).await.unwrap();
+    registry.close().await;
+    let registry = open(&moved).await.unwrap();
+    registry.verify_fence(&fence).await.unwrap();
+    let _granted = lease(&registry, &fence, 1, 0, 1).await.unwrap();
+    registry.close().await;
+    assert!(path.with_file_name("moved.registry.storage").exists());
+}
+
+/// On a file system without extended attributes the record decides alone. The program runs itself again where one is mounted.
+#[test]
+fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_none() {
+    if is_on_postgres() || std::env::var_os(WITHOUT_ATTRIBUTES).is_some() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mount = "mount -t ramfs ramfs \"$1\" || exit 77; exec \"$0\" --exact --nocapture storage::on_a_file_system_without_attributes";
+    let done = Command::new("unshare")
+        .args(["--mount", "sh", "-c", mount])
+        .args([&program, directory.path()])
+        .env(WITHOUT_ATTRIBUTES, directory.path())
+        .output();
+    match done {
+        Ok(done) if done.status.success() => {
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(said.contains("1 passed"), "{said}");
+        }
+        // How the test harness ends where a test fails.
+        Ok(done) if done.status.code() == Some(101) => panic!("{done:?}"),
+        other => {
+            println!("SKIPPED: needs root to mount a file system without extended attributes: {other:?}")
+        }
+    }
+}
+
+#[tokio::test]
+async fn on_a_file_system_without_attributes() {
+    let Some(directory) = std::env::var_os(WITHOUT_ATTRIBUTES) else {
+        return;
+    };
+    let directory = PathBuf::from(directory);
+    let set = setxattr(&directory, "user.linewarden.test", b"1", XattrFlags::empty());
+    assert!(set.is_err(), "it has extended attributes");
+    let path = directory.join("fleet.registry");
+    create_fleet(&Location::from(&path)).await;
+    expect_restarts_are_none(&path).await;
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(record_of(&path)).unwrap();
+    expect_every_restore_detected(&directory).await;
+}
