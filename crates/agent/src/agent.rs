@@ -1,6 +1,7 @@
 //! The loop around the device machine: a socket, a clock, a PUF.
 
 mod credentials;
+mod losses;
 
 use std::io;
 use std::net::SocketAddr;
@@ -133,6 +134,7 @@ pub struct Agent {
     /// tried again.
     doubts_session: bool,
     authenticated: bool,
+    losses: losses::Told,
 }
 
 /// Receives what happens.
@@ -165,6 +167,7 @@ impl Agent {
             told_of_spent_row: false,
             doubts_session: false,
             authenticated: false,
+            losses: losses::Told::default(),
         }
     }
 
@@ -185,6 +188,7 @@ impl Agent {
         if let Some(attestation) = &mut self.attestation {
             attestation.finish(sink);
         }
+        self.tell_losses(true, sink);
         if !self.options.tunnels.is_empty() {
             sink(&Report::Tunnelled(self.tunnels.counts()));
         }
@@ -218,6 +222,7 @@ impl Agent {
             }
             self.receive(sink)?;
             self.carry(sink)?;
+            self.tell_losses(false, sink);
         }
     }
 
@@ -375,6 +380,7 @@ impl Agent {
                 }),
                 _ => return Ok(()),
             }
+            self.losses.lap_before = self.lap_drops();
             self.link = None;
             self.device.abandon();
             self.options.keyring.forget_handshake();

@@ -44,6 +44,6 @@ pub use keyring::{Keyring, remove_previous};
 pub use link::{LinkError, interface_mac};
 pub use peer::Peer;
 pub use renewal::RenewalOptions;
-pub use report::{Report, TunnelCounts};
+pub use report::{LOSSES, Report, TunnelCounts};
 pub use spent::{SpentError, SpentFile, SpentRows};
 pub use tunnel::Tunnel;

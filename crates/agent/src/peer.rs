@@ -14,10 +14,11 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{self, Association, OVERHEAD_BYTES, Path};
 use linewarden_protocol::ticket::Paired;
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
+use linewarden_socket::kernel_drops;
 use zeroize::Zeroizing;
 
 use crate::agent::AgentError;
-use crate::report::Report;
+use crate::report::{PeerCounts, Report};
 use crate::way::{OwnSocket, Seal};
 
 /// How often the controller is asked whether a pair still stands, ms: as long a closed pair lives while all are connected.
@@ -57,6 +58,8 @@ struct State {
     association: Association,
     /// Whether the last that was told is that it is open.
     told_open: bool,
+    /// Without those of the kernel.
+    counts: PeerCounts,
 }
 
 /// All peers of an agent.
@@ -66,6 +69,8 @@ pub(crate) struct Peers {
     port: u16,
     /// While there is no socket.
     bind_at_ms: Option<u64>,
+    /// Of no pair.
+    dropped_unopened: u64,
 }
 
 impl Peers {
@@ -76,7 +81,25 @@ impl Peers {
             socket: OwnSocket::new(0),
             port: 0,
             bind_at_ms: None,
+            dropped_unopened: 0,
         }
+    }
+
+    /// What was lost.
+    pub(crate) fn counts(&self) -> PeerCounts {
+        let mut all = PeerCounts {
+            dropped_unopened: self.dropped_unopened,
+            kernel_drops: self.socket.kernel_drops(),
+            ..PeerCounts::default()
+        };
+        for State { counts, listener, .. } in &self.states {
+            all.dropped_no_session += counts.dropped_no_session;
+            all.dropped_too_long += counts.dropped_too_long;
+            all.dropped_unsent += counts.dropped_unsent;
+            all.dropped_undelivered += counts.dropped_undelivered;
+            all.kernel_drops += kernel_drops(listener).unwrap_or_default();
+        }
+        all
     }
 
     /// Those of `device`. Listens for local programs; peers are talked to at UDP port `port` of the device's address.
@@ -98,6 +121,7 @@ impl Peers {
                 apart_pause_ms: ASK_APART_MS.0,
                 association: Association::new(device, peer.device),
                 told_open: false,
+                counts: PeerCounts::default(),
             })
         };
         Ok(Self {
@@ -206,15 +230,16 @@ impl Peers {
                 address: received.from,
                 sealed: received.sealed,
             };
-            let Some(id) = pair::pair_id(received.message) else {
+            let mut message = Zeroizing::new(received.message.to_vec());
+            let id = pair::pair_id(&message);
+            let mut states = self.states.iter_mut();
+            let state = id.and_then(|id| states.find(|state| state.association.knows(&id)));
+            let Some(state) = state else {
+                self.dropped_unopened += 1;
                 continue;
             };
-            let mut message = Zeroizing::new(received.message.to_vec());
-            let state = self.states.iter_mut().find(|state| state.association.knows(&id));
-            if let Some(state) = state {
-                state.take(&mut message, path, now_ms);
-                state.send_due(&mut self.socket, seal, now_ms);
-            }
+            state.take(&mut message, path, now_ms);
+            state.send_due(&mut self.socket, seal, now_ms);
         }
     }
 }
@@ -224,11 +249,13 @@ impl State {
         let payload = self.association.take(message, path, now_ms, &mut random);
         let program = self.peer.deliver.or(self.program);
         // An empty one says nothing to a program.
-        let Some((payload, program)) = payload.filter(|payload| !payload.is_empty()).zip(program) else {
+        let Some(payload) = payload.filter(|payload| !payload.is_empty()) else {
             return;
         };
-        if let Err(error) = self.listener.send_to(payload, program) {
-            tracing::debug!(%error, %program, "a peer's datagram was not delivered");
+        let sent = program.map(|program| self.listener.send_to(payload, program));
+        if !matches!(sent, Some(Ok(_))) {
+            tracing::debug!(?program, ?sent, "a peer's datagram was not delivered");
+            self.counts.dropped_undelivered += 1;
         }
     }
 
@@ -252,20 +279,29 @@ impl State {
             };
             self.program = Some(program);
             if length > PAYLOAD_BYTES_MAX {
-                tracing::warn!(peer = %self.peer.device, "a datagram of more than {PAYLOAD_BYTES_MAX} B was dropped");
+                // Once for a run of them: a program that sends too much does so again and again.
+                if self.counts.dropped_too_long == 0 || self.counts.dropped_too_long.is_power_of_two() {
+                    tracing::warn!(peer = %self.peer.device, "a datagram of more than {PAYLOAD_BYTES_MAX} B was dropped");
+                }
+                self.counts.dropped_too_long += 1;
                 continue;
             }
-            let payload = buffer.get(..length).filter(|payload| !payload.is_empty());
-            let sealed = payload.and_then(|payload| self.association.seal(payload, now_ms, &mut out));
-            if let Some((path, length)) = sealed {
-                self.send(socket, seal, path, out.get(..length).unwrap_or_default());
+            let Some(payload) = buffer.get(..length).filter(|payload| !payload.is_empty()) else {
+                continue;
+            };
+            match self.association.seal(payload, now_ms, &mut out) {
+                Some((path, length)) => {
+                    self.send(socket, seal, path, out.get(..length).unwrap_or_default());
+                }
+                None => self.counts.dropped_no_session += 1,
             }
         }
     }
 
-    fn send(&self, socket: &mut OwnSocket, seal: &mut Seal<'_>, path: Path, message: &[u8]) {
+    fn send(&mut self, socket: &mut OwnSocket, seal: &mut Seal<'_>, path: Path, message: &[u8]) {
         if let Err(error) = socket.send(seal, path.address, path.sealed, message) {
             tracing::debug!(%error, peer = %self.peer.device, "a message was not sent");
+            self.counts.dropped_unsent += 1;
         }
     }
 

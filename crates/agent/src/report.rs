@@ -170,6 +170,11 @@ pub enum Report {
     },
     /// What the tunnels have carried, told once, at the end.
     Tunnelled(TunnelCounts),
+    /// Datagrams that were lost since the start, told when there are more, at most once a minute, and at the end.
+    DatagramsLost {
+        /// How many, by where and why; the names are those of [`LOSSES`].
+        datagrams: BTreeMap<&'static str, u64>,
+    },
     /// The agent ends.
     Stopped,
 }
@@ -189,7 +194,45 @@ pub struct TunnelCounts {
     pub dropped_unsent: u64,
     /// From the network, and not a right DATA_DOWN of the session, from the service, for the port that it came to.
     pub dropped_unopened: u64,
+    /// Dropped by the kernel, both ways, for want of room in a receive buffer.
+    pub kernel_drops: u64,
 }
+
+/// Datagrams between local programs and peers that were lost since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerCounts {
+    /// Of local programs, while the peer was not connected.
+    pub(crate) dropped_no_session: u64,
+    /// Of local programs, longer than fits once sealed.
+    pub(crate) dropped_too_long: u64,
+    /// Refused by the kernel on their way to the peer.
+    pub(crate) dropped_unsent: u64,
+    /// Of a peer, with no local program to take them.
+    pub(crate) dropped_undelivered: u64,
+    /// From the network, and of no pair that is known.
+    pub(crate) dropped_unopened: u64,
+    /// Dropped by the kernel, both ways, for want of room in a receive buffer.
+    pub(crate) kernel_drops: u64,
+}
+
+/// Where and why datagrams are lost: between local programs and a sealed gate (`tunnel_`), and a peer (`peer_`), and on their way to the
+/// agent itself. `_kernel`: the kernel had no room in the socket's receive buffer.
+pub const LOSSES: [&str; 14] = [
+    "tunnel_no_session",
+    "tunnel_too_long",
+    "tunnel_unsent",
+    "tunnel_unopened",
+    "tunnel_kernel",
+    "peer_no_session",
+    "peer_too_long",
+    "peer_unsent",
+    "peer_undelivered",
+    "peer_unopened",
+    "peer_kernel",
+    "lap_kernel",
+    "ticket_kernel",
+    "attest_kernel",
+];
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -299,14 +342,20 @@ impl fmt::Display for Report {
             Self::Tunnelled(counts) => write!(
                 f,
                 "tunnels: {} datagrams up, {} down; dropped {} without a session, {} too long, {} unsent, {} not \
-                 genuine",
+                 genuine, {} by the kernel",
                 counts.up,
                 counts.down,
                 counts.dropped_no_session,
                 counts.dropped_too_long,
                 counts.dropped_unsent,
-                counts.dropped_unopened
+                counts.dropped_unopened,
+                counts.kernel_drops
             ),
+            Self::DatagramsLost { datagrams } => {
+                let lost = datagrams.iter().filter(|(_, count)| **count > 0);
+                let lost: Vec<String> = lost.map(|(why, count)| format!("{why} {count}")).collect();
+                write!(f, "datagrams lost: {}", lost.join(", "))
+            }
             Self::Stopped => f.write_str("stopped"),
         }
     }

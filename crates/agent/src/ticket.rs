@@ -77,6 +77,11 @@ impl TicketLine {
         self.socket.descriptor()
     }
 
+    /// Answers that the kernel has dropped.
+    pub(crate) fn kernel_drops(&self) -> u64 {
+        self.socket.kernel_drops()
+    }
+
     /// When [`TicketLine::poll`] has something to do though nothing has come.
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.asked.as_ref().map(|asked| asked.due_ms)

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use linewarden_protocol::device::Device;
 use linewarden_protocol::device_end::DeviceEnd;
+use linewarden_socket::kernel_drops;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
@@ -55,6 +56,12 @@ struct Flow {
     used_ms: u64,
 }
 
+impl Flow {
+    fn kernel_drops(&self) -> u64 {
+        kernel_drops(&self.socket).unwrap_or_default()
+    }
+}
+
 /// All tunnels of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Tunnels {
@@ -67,6 +74,8 @@ pub(crate) struct Tunnels {
     /// When a session whose numbers come to an end is renewed, at the earliest.
     renew_at_ms: u64,
     counts: TunnelCounts,
+    /// What the kernel had dropped of flows that are closed.
+    dropped_before: u64,
     /// Room for a datagram, and for it sealed.
     buffers: [Vec<u8>; 2],
 }
@@ -108,7 +117,13 @@ impl Tunnels {
     }
 
     pub(crate) fn counts(&self) -> TunnelCounts {
-        self.counts
+        let listeners = self.listeners.iter().map(|(_, socket)| kernel_drops(socket));
+        let listeners: u64 = listeners.map(io::Result::unwrap_or_default).sum();
+        let flows: u64 = self.flows.iter().map(Flow::kernel_drops).sum();
+        TunnelCounts {
+            kernel_drops: self.dropped_before + listeners + flows,
+            ..self.counts
+        }
     }
 
     /// Seals a datagram of the device's own to UDP port `to.port()` of `to.ip()`; its length in `out`.
@@ -147,12 +162,11 @@ impl Tunnels {
         if self.listeners.is_empty() || device.awaits_prompt_ack() {
             return false;
         }
-        if own != self.own {
-            self.flows.clear();
-            self.own = own;
-        }
-        self.flows
-            .retain(|flow| now_ms.saturating_sub(flow.used_ms) < FLOW_IDLE_MS);
+        let is_new = own != self.own;
+        self.own = own;
+        let is_over = |flow: &mut Flow| is_new || now_ms.saturating_sub(flow.used_ms) >= FLOW_IDLE_MS;
+        let over = self.flows.extract_if(.., is_over);
+        self.dropped_before += over.map(|flow| flow.kernel_drops()).sum::<u64>();
         let mut buffers = std::mem::take(&mut self.buffers);
         let [buffer, message] = &mut buffers;
         self.downwards(device, buffer, now_ms);
@@ -240,7 +254,7 @@ impl Tunnels {
                 if self.flows.len() >= FLOWS_MAX {
                     let oldest = self.flows.iter().enumerate().min_by_key(|(_, flow)| flow.used_ms);
                     if let Some((oldest, _)) = oldest {
-                        self.flows.swap_remove(oldest);
+                        self.dropped_before += self.flows.swap_remove(oldest).kernel_drops();
                     }
                 }
                 self.flows.push(flow);

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use linewarden_protocol::device::Device;
 use linewarden_protocol::wire::{self, DATA_HEADER_BYTES};
+use linewarden_socket::kernel_drops;
 
 use crate::tunnel::Tunnels;
 
@@ -30,12 +31,25 @@ pub(crate) struct Received<'b> {
 pub(crate) struct OwnSocket {
     port: u16,
     bound: Option<(IpAddr, UdpSocket)>,
+    /// What the kernel had dropped of sockets before this one.
+    dropped_before: u64,
 }
 
 impl OwnSocket {
     /// At that UDP port; 0 for any.
     pub(crate) fn new(port: u16) -> Self {
-        Self { port, bound: None }
+        Self {
+            port,
+            bound: None,
+            dropped_before: 0,
+        }
+    }
+
+    /// Datagrams that the kernel has dropped, for want of room in the receive buffer.
+    pub(crate) fn kernel_drops(&self) -> u64 {
+        let bound = self.bound.as_ref();
+        let drops = bound.and_then(|(_, socket)| kernel_drops(socket).ok());
+        self.dropped_before + drops.unwrap_or_default()
     }
 
     /// What to wait for.
@@ -46,6 +60,7 @@ impl OwnSocket {
     /// Opens the socket unless it is open at that address already.
     pub(crate) fn bind(&mut self, own: IpAddr) -> io::Result<&UdpSocket> {
         if self.bound.as_ref().is_none_or(|(bound, _)| *bound != own) {
+            self.dropped_before = self.kernel_drops();
             self.bound = None;
             let socket = UdpSocket::bind((own, self.port))?;
             socket.set_nonblocking(true)?;

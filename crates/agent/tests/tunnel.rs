@@ -26,7 +26,8 @@ use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
-use linewarden_puf::extractor::{KeyEnrolment, enrol_puf};
+use linewarden_puf::Puf;
+use linewarden_puf::extractor::{Enrolled, HelperData, KeyEnrolment, enrol_puf};
 use linewarden_puf::health::HealthTest;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
@@ -167,12 +168,42 @@ fn programs(listen: SocketAddr) -> u64 {
     count
 }
 
+fn chip() -> Box<dyn Puf> {
+    let puf: SimulatedPuf = toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap();
+    puf.build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1).unwrap()
+}
+
+fn enrolled() -> Enrolled {
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    enrol_puf(&mut chip(), 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap()
+}
+
+fn options(helper: HelperData, tunnel: Tunnel, gateway: SocketAddr, give_up_after: Duration) -> AgentOptions {
+    AgentOptions {
+        tunnels: vec![tunnel],
+        device: DeviceConfig {
+            device: DEVICE,
+            suite: SUITE,
+            mode: Mode::Key,
+            gateways: GatewayPolicy::ANY,
+            bound_mac: None,
+        },
+        keyring: Keyring::fixed(Credential::Key(helper)),
+        renewal: None,
+        desk_port: 1,
+        peers: Vec::new(),
+        attest: None,
+        peer_port: 1,
+        health: HealthTest::default(),
+        gateway,
+        once: false,
+        give_up_after: Some(give_up_after),
+    }
+}
+
 #[test]
 fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
-    let puf: SimulatedPuf = toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap();
-    let chip = || puf.build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1).unwrap();
-    let mut rng = ChaCha20Rng::seed_from_u64(3);
-    let enrolled = enrol_puf(&mut chip(), 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let enrolled = enrolled();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     let site = Site::new(&key);
     let (gateway, service) = (site.lap.local_addr().unwrap(), site.echo.local_addr().unwrap());
@@ -182,26 +213,12 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
 
     // A port that is free now.
     let listen = socket(([127, 0, 0, 1], 0)).local_addr().unwrap();
-    let options = AgentOptions {
-        tunnels: vec![Tunnel { listen, service }],
-        device: DeviceConfig {
-            device: DEVICE,
-            suite: SUITE,
-            mode: Mode::Key,
-            gateways: GatewayPolicy::ANY,
-            bound_mac: None,
-        },
-        keyring: Keyring::fixed(Credential::Key(enrolled.helper)),
-        renewal: None,
-        desk_port: 1,
-        peers: Vec::new(),
-        attest: None,
-        peer_port: 1,
-        health: HealthTest::default(),
+    let options = options(
+        enrolled.helper,
+        Tunnel { listen, service },
         gateway,
-        once: false,
-        give_up_after: Some(Duration::from_secs(20)),
-    };
+        Duration::from_secs(20),
+    );
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let mut reports = Vec::new();
     let mut talking = None;
@@ -234,4 +251,48 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
         "{counts:?}"
     );
     assert_eq!(reports.last(), Some(&Report::Stopped));
+}
+
+/// More than a listener holds, from a program that does not wait for a session: all of it is accounted for.
+#[test]
+fn datagrams_that_the_kernel_drops_are_counted() {
+    const SENT: u64 = 20_000;
+    // Nobody answers there.
+    let gateway = socket(([127, 0, 0, 1], 0));
+    let tunnel = Tunnel {
+        listen: socket(([127, 0, 0, 1], 0)).local_addr().unwrap(),
+        service: SocketAddr::from((SERVICE, 1)),
+    };
+    let address = gateway.local_addr().unwrap();
+    let options = options(enrolled().helper, tunnel, address, Duration::from_secs(1));
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let (mut lost, mut carried) = (None, None);
+    let ended = Agent::new(options, chip())
+        .run(stop.as_fd(), &mut |report| match report {
+            Report::Linked { .. } => {
+                let program = UdpSocket::bind("127.0.0.1:0").unwrap();
+                for _ in 0..SENT {
+                    program.send_to(&[0; 64], tunnel.listen).unwrap();
+                }
+            }
+            Report::DatagramsLost { datagrams } => lost = Some(datagrams.clone()),
+            Report::Tunnelled(counts) => carried = Some(*counts),
+            _ => {}
+        })
+        .unwrap();
+    assert_eq!(ended, Ended::GaveUp);
+    let (lost, carried) = (lost.unwrap(), carried.unwrap());
+    assert_eq!(
+        (lost["tunnel_kernel"], lost["tunnel_no_session"]),
+        (carried.kernel_drops, carried.dropped_no_session)
+    );
+    assert!(
+        carried.kernel_drops > 0 && carried.dropped_no_session > 0,
+        "{carried:?}"
+    );
+    assert_eq!(
+        carried.kernel_drops + carried.dropped_no_session,
+        SENT,
+        "{carried:?}"
+    );
 }

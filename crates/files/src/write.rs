@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
@@ -11,6 +11,19 @@ use std::path::{Path, PathBuf};
 /// What the operating system says; the old content is there still.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, 0o666)
+}
+
+/// [`replace`] for what others read: what is at `path` then has mode 0644, whatever the process's mask.
+///
+/// # Errors
+/// As [`replace`].
+pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_by(path, |draft| {
+        let mut file = create(draft, 0o644)?;
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })
 }
 
 /// [`replace`] for a secret: what is at `path` then has mode 0600, whatever was there.
@@ -23,9 +36,16 @@ pub fn replace_private(path: &Path, secret: &[u8]) -> io::Result<()> {
 
 /// `mode` is less what the process's mask takes away.
 fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    replace_by(path, |draft| {
+        let mut file = create(draft, mode)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })
+}
+
+fn replace_by(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let draft = draft_of(path);
-    let written = create(&draft, mode)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+    let written = write(&draft)
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
     if written.is_err() {

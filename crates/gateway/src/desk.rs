@@ -8,7 +8,7 @@
 //!
 //! The sessions of many tickets are one question to the control thread, and the desk rests after each, so that a flood
 //! takes a share of that thread and no more. What waits, waits in the sockets' buffers, and what finds no room there is
-//! lost, as its device repeats it.
+//! lost and counted; its device repeats it.
 
 mod limits;
 
@@ -23,6 +23,7 @@ use linewarden_controller::Carrier;
 use linewarden_dataplane::{KeyedSession, SessionView};
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 use linewarden_protocol::ticket::{Direction, Head, MESSAGE_BYTES_MAX, Sealed};
+use linewarden_socket::kernel_drops;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
@@ -39,6 +40,8 @@ const BATCH: usize = 64;
 const REST: u32 = 3;
 /// It rests no longer than this, whatever kept the control thread.
 const REST_MAX: Duration = Duration::from_millis(50);
+/// Losses in the kernel are logged no more often.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Why there is no desk.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +108,8 @@ pub struct Counts {
     pub silent: u64,
     /// Not answered because the registry failed.
     pub failed: u64,
+    /// Dropped by the kernel before the desk received them, for want of room in the sockets' receive buffers.
+    pub kernel_drops: u64,
 }
 
 impl Desk {
@@ -135,6 +140,8 @@ impl Desk {
             gateway,
             limits: Limits::default(),
             counts: Counts::default(),
+            warned: 0,
+            warned_at: None,
         };
         let thread = std::thread::Builder::new()
             .name("lw-desk".to_owned())
@@ -191,6 +198,9 @@ struct Clerk {
     gateway: GatewayId,
     limits: Limits,
     counts: Counts,
+    /// How many losses were logged, and when.
+    warned: u64,
+    warned_at: Option<Instant>,
 }
 
 /// A datagram of a ticket's form, and where it came from.
@@ -203,22 +213,45 @@ struct Taken {
 impl Clerk {
     fn run(mut self, runtime: &tokio::runtime::Runtime) -> Counts {
         let sockets = std::mem::take(&mut self.sockets);
-        loop {
-            let mut polled = vec![PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
-            polled.extend(
-                sockets
-                    .iter()
-                    .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
-            );
-            // Interrupted or failed: everything is looked at anyway.
-            let _ = poll(&mut polled, None);
-            for socket in &sockets {
-                if self.is_stopped(Duration::ZERO) || self.serve(socket, runtime).is_err() {
-                    // By itself, or the control thread is gone, and with it the gateway.
-                    return self.counts;
-                }
-            }
+        while self.turn(&sockets, runtime) {
+            self.note(&sockets);
         }
+        self.note(&sockets);
+        self.counts
+    }
+
+    /// Waits for tickets and serves each socket once. False: by itself, or the control thread is gone, and with it the gateway.
+    fn turn(&mut self, sockets: &[UdpSocket], runtime: &tokio::runtime::Runtime) -> bool {
+        let mut polled = vec![PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
+        polled.extend(
+            sockets
+                .iter()
+                .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
+        );
+        // Interrupted or failed: everything is looked at anyway.
+        let _ = poll(&mut polled, None);
+        sockets
+            .iter()
+            .all(|socket| !self.is_stopped(Duration::ZERO) && self.serve(socket, runtime).is_ok())
+    }
+
+    /// Publishes the counts. What finds no room while the desk rests is counted once it looks again: then something is there to wake it.
+    fn note(&mut self, sockets: &[UdpSocket]) {
+        let drops = sockets
+            .iter()
+            .map(|socket| kernel_drops(socket).unwrap_or_default());
+        let drops = drops.sum();
+        let is_due = self.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+        if drops > self.warned && is_due {
+            tracing::warn!(
+                dropped = drops - self.warned,
+                "kernel dropped tickets before the gateway received them: receive buffer full"
+            );
+            self.warned = drops;
+            self.warned_at = Some(Instant::now());
+        }
+        self.counts.kernel_drops = drops;
+        self.plane.note_tickets(self.counts);
     }
 
     /// Whether the desk is to be closed, as soon as that is known and after so long at the latest.

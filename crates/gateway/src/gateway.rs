@@ -12,6 +12,7 @@ use linewarden_protocol::ids::GatewayId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::audit::{AuditLog, AuditState, Happening};
+use crate::desk::Counts as DeskCounts;
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask};
 use crate::feeder::{ControllerLink, Desks, Feeder, Look};
@@ -120,6 +121,7 @@ impl Post {
 #[derive(Clone)]
 pub struct PlaneHandle {
     messages: Post,
+    shared: Arc<Shared>,
 }
 
 impl PlaneHandle {
@@ -141,13 +143,20 @@ impl PlaneHandle {
         }
         result.recv().map_err(|_| GatewayError::Ended)
     }
+
+    /// Publishes what has become of tickets.
+    pub(crate) fn note_tickets(&self, counts: DeskCounts) {
+        *self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
+    }
 }
 
 type Action = Box<dyn FnOnce(&mut dyn DataPlane) + Send>;
 
 #[derive(Default)]
 struct Shared {
+    /// Without `tickets`.
     status: Mutex<Status>,
+    tickets: Mutex<Option<DeskCounts>>,
     changed: Condvar,
 }
 
@@ -155,6 +164,13 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Status> {
         // A status is whole at every moment, whoever panicked.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            tickets: *self.tickets.lock().unwrap_or_else(PoisonError::into_inner),
+            ..self.lock().clone()
+        }
     }
 }
 
@@ -217,7 +233,7 @@ impl Gateway {
     /// How things stand.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.shared.lock().clone()
+        self.shared.status()
     }
 
     /// Waits until the status is as wanted, at most for `timeout`. Says whether it is.
@@ -247,6 +263,7 @@ impl Gateway {
     pub fn plane_handle(&self) -> PlaneHandle {
         PlaneHandle {
             messages: self.messages.clone(),
+            shared: Arc::clone(&self.shared),
         }
     }
 
@@ -336,6 +353,7 @@ fn start_feeder(
         .build()?;
     let plane = PlaneHandle {
         messages: messages.clone(),
+        shared: Arc::clone(shared),
     };
     let shared = Arc::clone(shared);
     let look = move || {
@@ -350,9 +368,8 @@ fn start_feeder(
                 sessions: plane.sessions(now_s),
             })
         });
-        let status = shared.lock().clone();
         Some(Look {
-            status,
+            status: shared.status(),
             ..counted.ok()?.ok()?
         })
     };

@@ -214,3 +214,34 @@ fn a_device_is_answered_while_junk_comes_from_its_address_and_in_its_name() {
     assert!(sent >= 20 * JUNK_BETWEEN, "{sent}");
     assert!(counts.strange > 0 && counts.limited > 0);
 }
+
+/// More tickets than the sockets hold: those that the kernel drops are in the gateway's status, and with the others they are all that came.
+#[test]
+fn tickets_that_the_kernel_drops_are_counted() {
+    let site = Site::new(Vec::new());
+    let gateway = site.start();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = sender.local_addr().unwrap().port();
+    drop(sender);
+    let sockets = DeskSockets::bind(&site.config.local, port).unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    const SENT: u64 = 20_000;
+    for _ in 0..SENT {
+        sender
+            .send_to(&[0; 64], SocketAddr::new(site.config.local[0], port))
+            .unwrap();
+    }
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let desk = Desk::open(sockets, gateway.plane_handle(), controller, GATEWAY).unwrap();
+    let began = Instant::now();
+    let counts = loop {
+        let counts = gateway.status().tickets.unwrap_or_default();
+        if counts.strange + counts.kernel_drops == SENT {
+            break counts;
+        }
+        assert!(began.elapsed() < LONG, "{counts:?}");
+        std::thread::yield_now();
+    };
+    assert!(counts.strange > 0 && counts.kernel_drops > 0, "{counts:?}");
+    assert_eq!(desk.close(), counts);
+}

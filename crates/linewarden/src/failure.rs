@@ -22,7 +22,8 @@ Exit codes:
   1  failed
   2  wrong use; a configuration or input file with a mistake; something that was named and is not there
   3  a privilege is missing; a controller knows no such user, or does not let this one
-  4  refused for safety: a key file that others can read, a PUF that gives less than 128 bits or fails its health test
+  4  refused for safety: a key file that others can read, a PUF that gives less than 128 bits or fails its health test, a TPM's
+     key for a boot that no reference value accepts
   5  no session in the time given (agent --timeout)"
     };
 }
@@ -93,6 +94,12 @@ impl Failure {
     /// The same, with more to say.
     pub fn and(mut self, more: impl Display) -> Self {
         self.message.push_str(&format!("; {more}"));
+        self
+    }
+
+    /// The same, with further messages.
+    pub fn with(mut self, more: Vec<String>) -> Self {
+        self.more.extend(more);
         self
     }
 

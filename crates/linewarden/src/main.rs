@@ -9,6 +9,7 @@ mod evidence_key;
 mod failure;
 mod gateway_config;
 mod log;
+mod metrics_file;
 mod nats_config;
 mod output;
 mod privileges;

@@ -301,6 +301,13 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
     upgrade(&machine, &agent);
     drop(agent);
     attest(&machine, &device);
+    show_evidence(&machine);
+    for unit in ["controller", "gateway", "agent"] {
+        let restarts = machine.run(&format!(
+            "systemctl show --property NRestarts --value linewarden-{unit}"
+        ));
+        assert_eq!(restarts, "0\n", "{unit} has ended by itself");
+    }
     remove(&machine);
 }
 
@@ -408,6 +415,26 @@ fn attest(machine: &Machine, device: &Namespace) {
     machine.run(&format!(
         "umount /run/device.net; rm -r {HOME} /usr/lib/modules/test /etc/sensor.d"
     ));
+}
+
+/// The gateway as the package's unit runs it, with the capability that `[evidence]` needs besides: it measures its data plane in that
+/// sandbox, at the socket in the unit's directory.
+fn show_evidence(machine: &Machine) {
+    let drop_in = "/etc/systemd/system/linewarden-gateway.service.d";
+    machine.linewarden("evidence key --out gateway.evidence-key");
+    machine.run(&format!(
+        r"mkdir -p {drop_in}; printf '[Service]\nAmbientCapabilities=CAP_SYS_ADMIN\nCapabilityBoundingSet=CAP_SYS_ADMIN\n' \
+         >{drop_in}/evidence.conf"
+    ));
+    machine.run(
+        r#"printf '[evidence]\nkey = "/var/lib/linewarden/gateway.evidence-key"\nboot_count = "/var/lib/linewarden/boot-count"\nsocket = "/run/linewarden/evidence.sock"\n' >>/etc/linewarden/gateway.toml"#,
+    );
+    machine.systemctl("daemon-reload");
+    machine.systemctl("restart linewarden-gateway");
+    machine.linewarden(
+        "evidence ask --socket /run/linewarden/evidence.sock --out s.cose --inventory s.inventory",
+    );
+    machine.run(&format!("rm -r {drop_in}; systemctl daemon-reload"));
 }
 
 fn remove(machine: &Machine) {

@@ -510,7 +510,10 @@ impl Client {
                 authentications_per_s: told.authentications_per_s,
                 latency_us_p50: told.latency_us_p50,
                 latency_us_p99: told.latency_us_p99,
-                verdicts: told.verdicts.clone().into_iter().collect(),
+                verdicts: told.verdicts.clone(),
+                dropped_types: told.dropped_types.clone(),
+                kernel_drops: told.kernel_drops.clone(),
+                tickets: told.tickets.clone(),
             };
             client.tell(request).await
         });

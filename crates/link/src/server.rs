@@ -58,6 +58,20 @@ pub struct Told {
     pub latency_us_p99: Option<f64>,
     /// Frames by verdict since its start.
     pub verdicts: BTreeMap<String, u64>,
+    /// Frames that the gate has dropped since then, by the name of their Ethernet type.
+    pub dropped_types: BTreeMap<String, u64>,
+    /// Packets that the kernel has dropped since then before the gateway received them, by whose socket it was:
+    /// [`Told::KERNEL_DROPS`].
+    pub kernel_drops: BTreeMap<String, u64>,
+    /// Tickets since then, by what became of them: [`Told::TICKETS`]. Empty where none are taken.
+    pub tickets: BTreeMap<String, u64>,
+}
+
+impl Told {
+    /// Names in [`Told::kernel_drops`]: the sockets of the data plane `host`, and those at which tickets are taken.
+    pub const KERNEL_DROPS: [&'static str; 2] = ["dataplane", "tickets"];
+    /// Names in [`Told::tickets`].
+    pub const TICKETS: [&'static str; 5] = ["answered", "strange", "limited", "silent", "failed"];
 }
 
 /// Who is told how gateways stand.
@@ -640,7 +654,10 @@ impl proto::link_server::Link for Server {
                 authentications_per_s: request.authentications_per_s,
                 latency_us_p50: request.latency_us_p50,
                 latency_us_p99: request.latency_us_p99,
-                verdicts: request.verdicts.into_iter().collect(),
+                verdicts: request.verdicts,
+                dropped_types: request.dropped_types,
+                kernel_drops: request.kernel_drops,
+                tickets: request.tickets,
             };
             self.inner.sink.told(link.gateway(), told);
             Ok(proto::TellReply {})

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use linewarden_controller::attest::Appraised;
 use linewarden_controller::trust::{Memory, Report};
 use linewarden_link::{TellSink, Told};
+use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{GatewayState, NOTED_AHEAD_MS, Note, Registry, RegistryError, RoundRecord};
@@ -32,8 +33,8 @@ const RATE_MAX: f64 = 1e9;
 const LATENCY_US_MAX: f64 = 1e7;
 /// Of one verdict: the largest integer that a browser counts exactly, and a thousand years of a full line.
 const COUNT_MAX: u64 = 1 << 53;
-/// What frames are counted under whose verdict is none of [`Verdict::ALL`]: a newer gateway's.
-pub(crate) const OTHER_VERDICTS: &str = "other";
+/// What is counted under a name that this controller does not know: a newer gateway's verdict, or an Ethernet type without a name.
+pub(crate) const OTHER: &str = "other";
 
 /// What is kept of a gateway for other controllers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,13 @@ pub(crate) struct Standing {
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
     pub(crate) verdicts: BTreeMap<String, u64>,
+    /// By names that there are, as `verdicts`; so are the next two.
+    #[serde(default)]
+    pub(crate) dropped_types: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) kernel_drops: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) tickets: BTreeMap<String, u64>,
     /// When it told these numbers; nothing before it has told any.
     #[serde(default)]
     pub(crate) told_ms: Option<u64>,
@@ -225,11 +233,10 @@ pub(crate) async fn noted(registry: &Registry) -> Result<Vec<(GatewayId, Heard)>
 }
 
 fn heard(state: GatewayState) -> Option<Heard> {
-    let mut standing: Standing = serde_json::from_str(&state.body).ok()?;
-    // Another version's controller may have noted it.
-    standing.verdicts = by_known_verdict(standing.verdicts);
+    let standing: Standing = serde_json::from_str(&state.body).ok()?;
     Some(Heard {
-        standing,
+        // Another version's controller may have noted it.
+        standing: standing.with_known_names(),
         at_ms: state.at_ms,
         controller: state.controller,
     })
@@ -240,20 +247,39 @@ fn within(number: Option<f64>, most: f64) -> Option<f64> {
     number.filter(|number| (0.0..=most).contains(number))
 }
 
-/// Counts under names that there are, and the sum of all others: whatever a gateway calls its verdicts, today and tomorrow, nobody who
-/// keeps them meets more names than [`Verdict::ALL`] and one.
-fn by_known_verdict(told: impl IntoIterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
+/// Counts under names that there are, and the sum of all others: whatever a gateway calls what it counts, today and tomorrow, nobody
+/// who keeps the counts meets more names than there are, and one.
+fn by_known_name(
+    told: impl IntoIterator<Item = (String, u64)>,
+    is_known: impl Fn(&str) -> bool,
+) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for (name, count) in told.into_iter().filter(|(_, count)| *count <= COUNT_MAX) {
-        let is_known = Verdict::ALL.iter().any(|verdict| verdict.name() == name);
-        let name = match is_known {
+        let name = match is_known(&name) {
             true => name,
-            false => OTHER_VERDICTS.to_owned(),
+            false => OTHER.to_owned(),
         };
         let sum: &mut u64 = counts.entry(name).or_default();
         *sum = sum.saturating_add(count).min(COUNT_MAX);
     }
     counts
+}
+
+fn is_verdict(name: &str) -> bool {
+    Verdict::ALL.iter().any(|verdict| verdict.name() == name)
+}
+
+impl Standing {
+    /// Without names that there are not.
+    fn with_known_names(self) -> Self {
+        Self {
+            verdicts: by_known_name(self.verdicts, is_verdict),
+            dropped_types: by_known_name(self.dropped_types, DroppedTypes::is_name),
+            kernel_drops: by_known_name(self.kernel_drops, |name| Told::KERNEL_DROPS.contains(&name)),
+            tickets: by_known_name(self.tickets, |name| Told::TICKETS.contains(&name)),
+            ..self
+        }
+    }
 }
 
 /// A sink for [`linewarden_link::Server`].
@@ -311,10 +337,14 @@ impl TellSink for Sink {
             authentications_per_s: within(told.authentications_per_s, RATE_MAX),
             latency_us_p50: within(told.latency_us_p50, LATENCY_US_MAX),
             latency_us_p99: within(told.latency_us_p99, LATENCY_US_MAX),
-            verdicts: by_known_verdict(told.verdicts),
+            verdicts: told.verdicts,
+            dropped_types: told.dropped_types,
+            kernel_drops: told.kernel_drops,
+            tickets: told.tickets,
             told_ms: Some(now_ms),
             trust: entry.standing.trust.take(),
-        };
+        }
+        .with_known_names();
         // The clock may have been ahead when it was.
         if now_ms.abs_diff(entry.noted_ms) < NOTE_EVERY_MS {
             return;
@@ -508,23 +538,30 @@ mod tests {
 
     /// However often a gateway thinks of other names, and whoever has noted them.
     #[tokio::test]
-    async fn names_of_verdicts_that_change_without_end_are_one() {
+    async fn names_that_change_without_end_are_one() {
         let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
         let sink = sink(&fleet).await;
         let mut seen = BTreeSet::new();
         for round in 0..300 {
-            let new = (0..300).map(|name| (format!("drop_{round}_{name}"), 2));
-            let verdicts = new.chain([("drop_tag".to_owned(), 5)]).collect();
+            let counts = |known: &str| -> BTreeMap<String, u64> {
+                let new = (0..300).map(|name| (format!("drop_{round}_{name}"), 2));
+                new.chain([(known.to_owned(), 5)]).collect()
+            };
             sink.told(
                 GATEWAY,
                 Told {
-                    verdicts,
+                    verdicts: counts("drop_tag"),
+                    dropped_types: counts("profinet"),
+                    kernel_drops: counts("tickets"),
+                    tickets: counts("limited"),
                     ..Told::default()
                 },
             );
-            let told = fleet.all().remove(&GATEWAY).unwrap().standing.verdicts;
-            assert_eq!(told["other"], 600);
-            seen.extend(told.into_keys());
+            let told = fleet.all().remove(&GATEWAY).unwrap().standing;
+            for counts in [told.verdicts, told.dropped_types, told.kernel_drops, told.tickets] {
+                assert_eq!(counts["other"], 600);
+                seen.extend(counts.into_keys());
+            }
         }
         let Some(Task::State(mut state)) = next(&mut tasks) else {
             panic!("nothing is noted")
@@ -535,7 +572,8 @@ mod tests {
         };
         state.body = serde_json::to_string(&noted).unwrap();
         seen.extend(heard(state).unwrap().standing.verdicts.into_keys());
-        assert_eq!(seen, ["drop_tag", OTHER_VERDICTS].map(str::to_owned).into());
+        let names = ["drop_tag", "profinet", "tickets", "limited", OTHER];
+        assert_eq!(seen, names.map(str::to_owned).into());
     }
 
     #[test]

@@ -51,5 +51,5 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
 /// For Prometheus.
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, metrics::page(&app)).into_response()
+    (kind, metrics::page(&app).await).into_response()
 }

@@ -1,6 +1,7 @@
 //! Metrics in the text format of Prometheus: of this controller, and of the gateways that it hears.
 //!
-//! Labels are gateways, which an admin enters, and verdicts, of which there is one list: no device's name or id is ever one.
+//! Labels are gateways, which an admin enters, and names of which there is one list each, as of verdicts: no device's name or id is
+//! ever one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,14 +10,17 @@ use std::time::Duration;
 
 use linewarden_protocol::ids::GatewayId;
 
+use crate::api::counts;
 use crate::clock::{now_ms, now_s};
-use crate::fleet::{Heard, SILENT_MS, age_ms};
+use crate::fleet::{Heard, SILENT_MS, Standing, age_ms};
 use crate::nats::NatsCounts;
 use crate::state::App;
 use crate::telemetry::TraceCounts;
 
 /// Upper bounds of the buckets of latencies, seconds.
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+/// How long it may take to count devices.
+const COUNT_MAX: Duration = Duration::from_secs(5);
 /// Gateways told of at most, the first by number; how many are beyond is told as well.
 const GATEWAYS_MAX: usize = 1_000;
 
@@ -68,7 +72,7 @@ impl Page {
 }
 
 /// The page.
-pub(crate) fn page(app: &App) -> String {
+pub(crate) async fn page(app: &App) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     page.begin("linewarden_build_info", "gauge", "The program.");
     page.value(
@@ -83,8 +87,30 @@ pub(crate) fn page(app: &App) -> String {
     if let Some(traces) = &app.traces {
         traced(&mut page, traces);
     }
+    attested(&mut page, app).await;
     fleet(&mut page, &app.fleet.all());
     page.0
+}
+
+/// Devices that have not proven what they run. Nothing is told of them while the registry does not answer.
+async fn attested(page: &mut Page, app: &App) {
+    let name = "linewarden_attested_devices";
+    page.begin(
+        name,
+        "gauge",
+        "Devices that are to be attested and have not proven what they run: never_asked and never_proved since they were enrolled, silent \
+         in the last round (without those in quarantine for it).",
+    );
+    let Ok(Ok(counted)) = tokio::time::timeout(COUNT_MAX, counts(app)).await else {
+        return;
+    };
+    for (state, count) in [
+        ("never_asked", counted.never_asked),
+        ("never_proved", counted.never_proved),
+        ("silent", counted.silent),
+    ] {
+        page.value(name, &format!("{{state=\"{state}\"}}"), count);
+    }
 }
 
 fn own(page: &mut Page, app: &App) {
@@ -267,32 +293,58 @@ fn fleet(page: &mut Page, all: &BTreeMap<GatewayId, Heard>) {
             }
         }
     }
-    frames(page, &up);
-}
-
-fn frames(page: &mut Page, gateways: &[(&GatewayId, &Heard)]) {
-    let name = "linewarden_gateway_frames_total";
-    page.begin(
-        name,
-        "counter",
-        "Frames at a gateway since its start, by verdict; those of verdicts that this version does not know are other.",
-    );
-    for (gateway, heard) in gateways {
-        for (verdict, count) in &heard.standing.verdicts {
-            let labels = format!("{{gateway=\"{}\",verdict=\"{verdict}\"}}", gateway.0);
-            page.value(name, &labels, count);
+    for (name, help, label, counts) in BY_NAME {
+        page.begin(name, "counter", help);
+        for (gateway, heard) in &up {
+            for (value, count) in counts(&heard.standing) {
+                let labels = format!("{{gateway=\"{}\",{label}=\"{value}\"}}", gateway.0);
+                page.value(name, &labels, count);
+            }
         }
     }
 }
 
+type ByName = fn(&Standing) -> &BTreeMap<String, u64>;
+
+/// What gateways count since their starts, and what its names are.
+const BY_NAME: [(&str, &str, &str, ByName); 4] = [
+    (
+        "linewarden_gateway_frames_total",
+        "Frames at a gateway since its start, by verdict; those of verdicts that this version does not know are other.",
+        "verdict",
+        |standing| &standing.verdicts,
+    ),
+    (
+        "linewarden_gateway_dropped_frames_total",
+        "Frames other than IP that a gateway's gate has dropped since its start, by the name of their Ethernet type; types without a \
+         name are other.",
+        "ethertype",
+        |standing| &standing.dropped_types,
+    ),
+    (
+        "linewarden_gateway_kernel_drops_total",
+        "Packets that the kernel has dropped since a gateway's start before the gateway received them, by whose socket it was.",
+        "socket",
+        |standing| &standing.kernel_drops,
+    ),
+    (
+        "linewarden_gateway_tickets_total",
+        "Devices' tickets at a gateway since its start, by what became of them.",
+        "outcome",
+        |standing| &standing.tickets,
+    ),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Standing;
 
     fn heard(at_ms: u64) -> Heard {
         let standing = Standing {
             verdicts: [("drop_tag".to_owned(), 3)].into(),
+            dropped_types: [("profinet".to_owned(), 4)].into(),
+            kernel_drops: [("tickets".to_owned(), 5)].into(),
+            tickets: [("limited".to_owned(), 6)].into(),
             sessions: Some(2),
             ..Standing::default()
         };
@@ -339,6 +391,13 @@ mod tests {
         );
         for name in ["linewarden_gateway_sessions", "linewarden_gateway_frames_total"] {
             assert!(of(1).contains(&name), "{page}");
+        }
+        for line in [
+            "linewarden_gateway_dropped_frames_total{gateway=\"1\",ethertype=\"profinet\"} 4\n",
+            "linewarden_gateway_kernel_drops_total{gateway=\"1\",socket=\"tickets\"} 5\n",
+            "linewarden_gateway_tickets_total{gateway=\"1\",outcome=\"limited\"} 6\n",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::os::fd::AsRawFd as _;
 use std::time::{Duration, SystemTime};
 
 use nix::cmsg_space;
-use nix::libc;
 use nix::net::if_::if_indextoname;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt,
@@ -105,22 +104,7 @@ impl Inbox {
     /// # Errors
     /// The kernel's.
     pub fn lost(&self) -> io::Result<u64> {
-        let mut counts = [0u32; MEMINFO_COUNTS];
-        let mut length = size_of_val(&counts) as libc::socklen_t;
-        // SAFETY: the array is as long as `length` says, and of the type that the option has (`SO_MEMINFO` in socket(7)'s headers).
-        let result = unsafe {
-            libc::getsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                counts.as_mut_ptr().cast(),
-                &raw mut length,
-            )
-        };
-        match result {
-            0 => Ok(counts.last().copied().unwrap_or(0).into()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        linewarden_socket::kernel_drops(&self.socket)
     }
 
     /// Where it listens.
@@ -176,9 +160,6 @@ impl Inbox {
         Ok(received.len())
     }
 }
-
-/// Counts of `SO_MEMINFO`; the last one is of datagrams that were dropped (`SK_MEMINFO_DROPS`).
-const MEMINFO_COUNTS: usize = 9;
 
 /// Asks for [`RECEIVE_BUFFER_BYTES`], and says what the kernel gives: with `CAP_NET_ADMIN` all of it. Less is no reason not to listen.
 fn enlarge_buffer(socket: &Socket) -> io::Result<usize> {

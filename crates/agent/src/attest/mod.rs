@@ -159,6 +159,11 @@ impl Attestation {
         socket.into_iter().chain([self.worker.descriptor()])
     }
 
+    /// Requests that the kernel has dropped.
+    pub(crate) fn kernel_drops(&self) -> u64 {
+        self.socket.kernel_drops()
+    }
+
     /// When [`Attestation::carry`] has something to do though nothing has come.
     pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
         let waits = is_linked && self.socket.descriptor().is_none();

@@ -27,7 +27,7 @@ mod worker;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -126,10 +126,11 @@ impl Waking {
     }
 
     fn kernel_drops(&self) -> u64 {
-        socket::kernel_drops(match self {
-            Self::Datagrams(socket) => socket.raw_fd(),
-            Self::Frames(socket) => socket.raw_fd(),
-        })
+        let drops = linewarden_socket::kernel_drops(match self {
+            Self::Datagrams(socket) => socket.as_fd(),
+            Self::Frames(socket) => socket.as_fd(),
+        });
+        drops.unwrap_or_default()
     }
 }
 

@@ -3,7 +3,7 @@
 //! The kernel hands it what comes in, not what goes out, and takes VLAN tags off: a frame with one is another machine's.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use linewarden_protocol::verdict::Disposition;
@@ -99,8 +99,8 @@ impl PacketSocket {
         }
     }
 
-    pub(super) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Wakes the thread that waits, for the last time.

@@ -167,26 +167,6 @@ impl Socket {
     }
 }
 
-/// Packets that the kernel has dropped of a socket's since it was opened; 0 if it does not say.
-pub(super) fn kernel_drops(fd: RawFd) -> u64 {
-    /// Counts of `SO_MEMINFO`; the last one is `SK_MEMINFO_DROPS`.
-    const COUNTS: usize = 9;
-    let mut counts = [0u32; COUNTS];
-    let mut length = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: the array is as long as `length` says, and both are borrowed mutably during the call.
-    let result = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            counts.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    let drops = counts.last().filter(|_| result == 0);
-    drops.map_or(0, |drops| u64::from(*drops))
-}
-
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -1,5 +1,6 @@
 //! Controllers behind a network.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linewarden_controller::trust::Scrutiny;
@@ -12,6 +13,7 @@ use linewarden_registry::LeasedPlace;
 
 use super::figures::Figures;
 use super::{About, Look, report_of};
+use crate::desk::Counts as DeskCounts;
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask, LinkError};
 use crate::time::Clock;
@@ -149,6 +151,9 @@ impl Office {
                     .map(|verdict| (verdict.name().to_owned(), look.counters.get(*verdict)))
                     .filter(|(_, count)| *count > 0)
                     .collect(),
+                dropped_types: look.status.dropped_types.clone(),
+                kernel_drops: kernel_drops(&look),
+                tickets: look.status.tickets.as_ref().map(tickets).unwrap_or_default(),
             };
             match self.client.tell(fence, &told).await {
                 Ok(()) => {}
@@ -204,4 +209,25 @@ impl Office {
         }
         scrutiny
     }
+}
+
+fn kernel_drops(look: &Look) -> BTreeMap<String, u64> {
+    let tickets = look.status.tickets.map_or(0, |tickets| tickets.kernel_drops);
+    by_name(Told::KERNEL_DROPS, [look.counters.kernel_drops, tickets])
+}
+
+fn tickets(counts: &DeskCounts) -> BTreeMap<String, u64> {
+    let DeskCounts {
+        answered,
+        strange,
+        limited,
+        silent,
+        failed,
+        kernel_drops: _,
+    } = *counts;
+    by_name(Told::TICKETS, [answered, strange, limited, silent, failed])
+}
+
+fn by_name<const N: usize>(names: [&str; N], counts: [u64; N]) -> BTreeMap<String, u64> {
+    names.map(str::to_owned).into_iter().zip(counts).collect()
 }

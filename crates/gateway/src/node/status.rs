@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::desk::Counts as DeskCounts;
+
 /// Whether the controller answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
@@ -175,6 +177,9 @@ pub struct Status {
     /// their own are `other`. Empty where there is no gate, or it does not count them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped_types: BTreeMap<String, u64>,
+    /// What became of devices' tickets; `None` where none are taken, or none has come yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tickets: Option<DeskCounts>,
     /// The link to the controller.
     pub link: LinkState,
 }

@@ -1,12 +1,13 @@
 //! `linewarden agent`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use linewarden_agent::config::parse_gateway;
-use linewarden_agent::{Agent, AgentConfig, AgentOptions, Ended, Keyring, Report, interface_mac};
+use linewarden_agent::{Agent, AgentConfig, AgentOptions, Ended, Keyring, LOSSES, Report, interface_mac};
 use linewarden_protocol::device::DeviceConfig;
 use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
@@ -15,6 +16,7 @@ use linewarden_puf::health::HealthTest;
 use super::check::{place, places};
 use crate::config_file::ConfigFile;
 use crate::failure::Failure;
+use crate::metrics_file::{MetricsFile, Page};
 use crate::output::{Output, printable};
 use crate::signals::Signals;
 use crate::{log, service_manager};
@@ -52,6 +54,9 @@ pub struct AgentArgs {
     /// End with exit code 5 if there is no session after so many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// A file with the counters of lost datagrams in the text format of Prometheus, for a collector of files, replaced when they change
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
     /// JSON for machines
     #[arg(long)]
     pub json: bool,
@@ -79,10 +84,20 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let stop = Signals::to_stop()?;
     let output = Output::new(args.json);
     let mut printed = Ok(());
+    let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
+    let put = |losses: &BTreeMap<&'static str, u64>| {
+        if let Some(metrics) = &metrics {
+            metrics.put(page(losses));
+        }
+    };
+    put(&LOSSES.map(|name| (name, 0)).into());
     service_manager::tell(service_manager::READY);
     let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
         if let Some(status) = attestation_status(report) {
             service_manager::tell(&status);
+        }
+        if let Report::DatagramsLost { datagrams } = report {
+            put(datagrams);
         }
         if printed.is_ok() {
             printed = output.object(report).and_then(|()| output.line(report));
@@ -99,6 +114,17 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
             args.timeout.unwrap_or_default()
         ))),
     }
+}
+
+fn page(losses: &BTreeMap<&'static str, u64>) -> Page {
+    let mut page = Page::default();
+    page.counter(
+        "linewarden_agent_datagrams_lost_total",
+        "Datagrams that were lost since the agent's start, by where and why.",
+        Some("reason"),
+        losses.iter().map(|(name, count)| (*name, *count)),
+    );
+    page
 }
 
 /// What `systemctl status` shows of attestation: that nothing is proven and why, until something is.

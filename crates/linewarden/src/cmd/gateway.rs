@@ -219,7 +219,23 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
         fields.push(("reason", gateway.retired_reason.clone().unwrap_or_default()));
     }
     output.fields(&fields)?;
-    let verdicts = gateway.verdicts.iter().flatten();
-    let rows = verdicts.map(|(verdict, count)| vec![verdict.clone(), count.to_string()]);
-    output.table(&["verdict", "frames"], &[1], rows.collect())
+    for (what, unit, counts) in [
+        ("verdict", "frames", &gateway.verdicts),
+        (
+            "dropped at the gate: Ethernet type",
+            "frames",
+            &gateway.dropped_types,
+        ),
+        ("dropped by the kernel", "packets", &gateway.kernel_drops),
+        ("tickets", "messages", &gateway.tickets),
+    ] {
+        let counted = counts.iter().flatten().filter(|(_, count)| **count > 0);
+        let rows: Vec<_> = counted
+            .map(|(name, count)| vec![name.clone(), count.to_string()])
+            .collect();
+        if !rows.is_empty() {
+            output.table(&[what, unit], &[1], rows)?;
+        }
+    }
+    Ok(())
 }

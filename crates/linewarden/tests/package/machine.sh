@@ -40,10 +40,12 @@ Type=oneshot
 ExecStart=/bin/sh -c 'echo ready >/mnt/ready'
 UNIT
 mkdir -p "$units/linewarden-.service.d"
-cat >"$units/linewarden-.service.d/output.conf" <<'UNIT'
+# A system call that a unit of the package denies ends the process, so that none is denied unnoticed.
+cat >"$units/linewarden-.service.d/test.conf" <<'UNIT'
 [Service]
 StandardOutput=append:/mnt/output
 StandardError=append:/mnt/output
+SystemCallErrorNumber=kill
 UNIT
 # Units have mount namespaces of their own, which a changed root directory alone would not let them make.
 mkdir "$root/before"

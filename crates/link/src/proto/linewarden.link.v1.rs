@@ -599,6 +599,21 @@ pub struct TellRequest {
         ::prost::alloc::string::String,
         u64,
     >,
+    #[prost(btree_map = "string, uint64", tag = "10")]
+    pub dropped_types: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
+    #[prost(btree_map = "string, uint64", tag = "11")]
+    pub kernel_drops: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
+    #[prost(btree_map = "string, uint64", tag = "12")]
+    pub tickets: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TellReply {}

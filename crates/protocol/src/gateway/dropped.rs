@@ -86,6 +86,12 @@ impl DroppedTypes {
         counted.map(move |(ether_type, frames)| (*ether_type, name(*ether_type), *frames))
     }
 
+    /// Whether it is the name of an Ethernet type that has one.
+    #[must_use]
+    pub fn is_name(name: &str) -> bool {
+        KNOWN_TYPES.iter().any(|(_, known)| *known == name)
+    }
+
     /// Frames of types that found no place.
     #[must_use]
     pub fn other(&self) -> u64 {

@@ -162,17 +162,25 @@ impl Registry {
         Ok(found)
     }
 
-    /// How many provers stand so. Records are counted as they lie there; [`Registry::check`] names those that were changed.
+    /// How many provers stand so, of those that were asked since they were enrolled; `None`: how many were not. Records are counted as
+    /// they lie there; [`Registry::check`] names those that were changed. Revoked devices do not count.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn count_standing(&self, state: State) -> Result<u64> {
-        let query = "SELECT COUNT(*) FROM appraisal JOIN prover ON prover.device_id = appraisal.device_id \
-                     WHERE prover.removed = 0 AND appraisal.state = $1";
-        let (count,): (i64,) = sql::query(query)
-            .bind(state_to_column(state))
-            .fetch_one(self.reader())
-            .await?;
+    pub async fn count_standing(&self, state: Option<State>) -> Result<u64> {
+        let count = "SELECT COUNT(*) FROM appraisal JOIN prover ON prover.device_id = appraisal.device_id \
+                     JOIN device ON device.device_id = appraisal.device_id \
+                     WHERE prover.removed = 0 AND device.status = 1 AND appraisal.since_round ";
+        let mut query = Builder::new(count);
+        match state {
+            Some(state) => query
+                .push("<> ")
+                .push_bind(i64::from(NO_ROUND))
+                .push(" AND appraisal.state = ")
+                .push_bind(state_to_column(state)),
+            None => query.push("= ").push_bind(i64::from(NO_ROUND)),
+        };
+        let (count,): (i64,) = query.build().fetch_one(self.reader()).await?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 

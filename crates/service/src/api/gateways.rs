@@ -109,6 +109,14 @@ pub struct Gateway {
     pub sessions: Option<u64>,
     /// Frames since its start, by verdict; `other` are those of verdicts that the controller does not know, a newer gateway's.
     pub verdicts: Option<BTreeMap<String, u64>>,
+    /// Frames that its gate has dropped since its start, by the name of their Ethernet type; `other` are those of types without a name.
+    pub dropped_types: Option<BTreeMap<String, u64>>,
+    /// Packets that the kernel has dropped since then before the gateway received them, for want of room in a receive buffer:
+    /// `dataplane` (of the data plane `host` alone) and `tickets`.
+    pub kernel_drops: Option<BTreeMap<String, u64>>,
+    /// Tickets since then by what became of them: answered, strange (no ticket, or none of a session that is there), limited, silent (the
+    /// controller does not answer it) or failed. Empty where none are taken.
+    pub tickets: Option<BTreeMap<String, u64>>,
     /// trusted, untrusted, overdue (it should have shown itself again by now) or unproven (it has shown nothing yet to the controller that
     /// it is with); null where it has to show nothing
     pub trust: Option<Cow<'static, str>>,
@@ -226,6 +234,9 @@ impl Gateway {
             slots: told.map(|told| told.slots),
             sessions: told.and_then(|told| told.sessions),
             verdicts: told.map(|told| told.verdicts.clone()),
+            dropped_types: told.map(|told| told.dropped_types.clone()),
+            kernel_drops: told.map(|told| told.kernel_drops.clone()),
+            tickets: told.map(|told| told.tickets.clone()),
             trust: said,
             trust_why: why,
             evidence,

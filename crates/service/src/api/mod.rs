@@ -28,7 +28,7 @@ use utoipa::OpenApi;
 
 use self::openapi::Conventions;
 pub(crate) use self::results::Round;
-pub(crate) use self::status::{LastCounted, status_event};
+pub(crate) use self::status::{LastCounted, counts, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;
 use crate::extract::without_null;

@@ -35,6 +35,10 @@ pub(crate) struct Devices {
     quarantined: u64,
     /// That were silent when they were asked last; without those that are in quarantine for it.
     silent: u64,
+    /// That are to be attested and were asked since they were enrolled, and have proven nothing since.
+    never_proved: u64,
+    /// That are to be attested and were not asked since they were enrolled.
+    never_asked: u64,
     /// With a session at a gateway that was heard lately.
     authenticated: Option<u64>,
 }
@@ -70,13 +74,15 @@ pub(crate) struct Status {
 
 /// Counts that are good for a while.
 #[derive(Clone, Copy)]
-struct Counted {
+pub(crate) struct Counted {
     at: Instant,
     at_s: u64,
     total: u64,
     revoked: u64,
     quarantined: u64,
-    silent: u64,
+    pub(crate) silent: u64,
+    pub(crate) never_proved: u64,
+    pub(crate) never_asked: u64,
 }
 
 /// The counts of a moment ago.
@@ -95,7 +101,7 @@ impl LastCounted {
 }
 
 /// The counts of now, or of a moment ago: then they are made anew, and who asks does not wait for that.
-async fn counts(app: &App) -> Result<Counted> {
+pub(crate) async fn counts(app: &App) -> Result<Counted> {
     if let Some(counted) = app.counted.within(COUNTS_FOR) {
         return Ok(counted);
     }
@@ -132,7 +138,9 @@ async fn count(app: &App) -> Result<Counted> {
         total: app.registry.count(&of(None, false)).await?,
         revoked: app.registry.count(&of(Some(false), false)).await?,
         quarantined: app.registry.count(&of(None, true)).await?,
-        silent: app.registry.count_standing(State::Silent).await?,
+        silent: app.registry.count_standing(Some(State::Silent)).await?,
+        never_proved: app.registry.count_standing(Some(State::Unproven)).await?,
+        never_asked: app.registry.count_standing(None).await?,
     };
     *app.counted.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
     Ok(counted)
@@ -178,6 +186,8 @@ async fn look(app: &App) -> Status {
         revoked,
         quarantined,
         silent,
+        never_proved,
+        never_asked,
         ..
     } = counted;
     Status {
@@ -190,6 +200,8 @@ async fn look(app: &App) -> Status {
             revoked,
             quarantined,
             silent,
+            never_proved,
+            never_asked,
             authenticated: sessions.filter(|_| !connected.is_empty()),
         }),
         authentications_per_s: rate.filter(|_| !connected.is_empty()),

@@ -110,6 +110,11 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
         let line = format!("linewarden_gateway_{name}{{gateway=\"3\"}} ");
         assert!(page.contains(&line), "{line}: {page}");
     }
+    for socket in ["dataplane", "tickets"] {
+        let line = format!("linewarden_gateway_kernel_drops_total{{gateway=\"3\",socket=\"{socket}\"}} 0\n");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    assert_eq!(shown["kernel_drops"], json!({"dataplane": 0, "tickets": 0}));
     assert!(!page.contains("d1"), "no device is a label");
 
     let stopped = gateway.stop().unwrap();

@@ -11,6 +11,7 @@
 mod site;
 
 mod access;
+mod attested;
 mod database;
 mod devices;
 mod events;

@@ -127,8 +127,17 @@ impl Running {
                 limited,
                 silent,
                 failed,
+                kernel_drops,
             } = desk.close();
-            tracing::info!(answered, strange, limited, silent, failed, "tickets");
+            tracing::info!(
+                answered,
+                strange,
+                limited,
+                silent,
+                failed,
+                kernel_drops,
+                "tickets"
+            );
         }
         // The gateway first: who asks for evidence slowly keeps nothing from being settled.
         let stopped = self.gateway.stop();

@@ -112,6 +112,10 @@ fn describe(status: &Status) -> String {
         ("reloads refused", status.reloads_refused),
         ("audit records lost", status.audit_lost),
         ("times not measured", status.unmeasured),
+        (
+            "tickets dropped by the kernel",
+            status.tickets.map_or(0, |tickets| tickets.kernel_drops),
+        ),
     ];
     for (what, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {what} {count}"));
@@ -216,10 +220,33 @@ pub fn tell_counters(output: Output, status: &Status, counters: &Counters) -> Re
     output.table(&["verdict", "packets", ""], &[1], rows)?;
     let row = |(ether_type, frames): (&String, &u64)| vec![ether_type.clone(), frames.to_string()];
     let rows: Vec<_> = status.dropped_types.iter().map(row).collect();
+    if !rows.is_empty() {
+        output.table(&["dropped at the gate: Ethernet type", "frames"], &[1], rows)?;
+    }
+    tell_tickets(output, status)
+}
+
+/// A table of what became of tickets, where any came.
+fn tell_tickets(output: Output, status: &Status) -> Result<(), Failure> {
+    let Some(tickets) = &status.tickets else {
+        return Ok(());
+    };
+    let counts = [
+        ("answered", tickets.answered),
+        ("strange", tickets.strange),
+        ("limited", tickets.limited),
+        ("silent", tickets.silent),
+        ("failed", tickets.failed),
+        (KERNEL_DROPS, tickets.kernel_drops),
+    ];
+    let counted = counts.into_iter().filter(|(_, count)| *count > 0);
+    let rows: Vec<_> = counted
+        .map(|(outcome, count)| vec![outcome.to_owned(), count.to_string()])
+        .collect();
     if rows.is_empty() {
         return Ok(());
     }
-    output.table(&["dropped at the gate: Ethernet type", "frames"], &[1], rows)
+    output.table(&["tickets", "messages"], &[1], rows)
 }
 
 /// Beside the verdicts: packets that had none, for no data plane has seen them.

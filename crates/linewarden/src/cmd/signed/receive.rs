@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use linewarden_signatures::calibration::Samples;
@@ -13,7 +13,7 @@ use linewarden_signatures::receive::{
 };
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Config, LaneKind};
-use linewarden_signatures::service::{Lanes, Service};
+use linewarden_signatures::service::{Lanes, Report, Service};
 use linewarden_signatures::store::{Revocations, read_public};
 use linewarden_signatures::udp::{RECEIVE_BUFFER_BYTES, receive_first};
 
@@ -22,9 +22,12 @@ use super::lines::{self, WAITING_DEFAULT};
 use super::listener::Listener;
 use super::outputs::Outputs;
 use crate::failure::Failure;
+use crate::metrics_file::{MetricsFile, Page};
 use crate::output::{Output, counted};
 use crate::signals::{Signals, Told};
 
+/// From one page of metrics to the next.
+const METRICS_EVERY: Duration = Duration::from_secs(15);
 /// Signers that are named where a list no longer has them.
 const NAMED_MAX: usize = 1000;
 
@@ -88,6 +91,9 @@ pub struct ReceiveArgs {
     /// End once so many messages were verified; those that came with the last are handed on too
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
+    /// A file with the counters in the text format of Prometheus, for a collector of files, replaced every 15 s
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
     /// JSON for machines: the counters too
     #[arg(long)]
     pub json: bool,
@@ -126,8 +132,15 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
             RECEIVE_BUFFER_BYTES >> 10
         ));
     }
+    let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
     receive_first();
-    let ended = receive(args, &signals, &mut listener, &mut service, &mut outputs);
+    let ended = receive(
+        args,
+        &signals,
+        &mut listener,
+        &mut service,
+        (&mut outputs, metrics),
+    );
     let report = service.finish().map_err(Failure::failed)?;
     let ended = ended.and(outputs.end(&report, listener.kernel_drops()?));
     if ended.is_err() {
@@ -141,8 +154,9 @@ fn receive(
     signals: &Signals,
     listener: &mut Listener,
     service: &mut Service,
-    outputs: &mut Outputs,
+    (outputs, metrics): (&mut Outputs, Option<MetricsFile>),
 ) -> Result<(), Failure> {
+    let mut put_at = Instant::now();
     loop {
         listener.receive(outputs, |datagram| service.take(&datagram))?;
         service.submit().map_err(Failure::failed)?;
@@ -155,10 +169,47 @@ fn receive(
             }
             None => {}
         }
+        if let Some(metrics) = metrics.as_ref().filter(|_| put_at <= Instant::now()) {
+            put_at = Instant::now() + METRICS_EVERY;
+            let report = service.report().map_err(Failure::failed)?;
+            metrics.put(metrics_page(&report, listener.kernel_drops()?));
+        }
         if args.count.is_some_and(|count| service.verified() >= count) {
             return Ok(());
         }
     }
+}
+
+/// Labels are names of the program's own lists.
+fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
+    let mut page = Page::default();
+    for (name, help, count) in [
+        ("received", "Datagrams that were received.", report.received),
+        ("verified", "Messages that were verified.", report.verified),
+        (
+            "kernel_drops",
+            "Datagrams that the kernel has dropped before they were received.",
+            kernel_drops,
+        ),
+    ] {
+        page.counter(
+            &format!("linewarden_signed_{name}_total"),
+            help,
+            None,
+            [("", count)],
+        );
+    }
+    let refused = report
+        .refused
+        .iter()
+        .map(|(refusal, count)| (refusal.key(), *count));
+    let help = "Messages that were refused, by why.";
+    page.counter("linewarden_signed_refused_total", help, Some("reason"), refused);
+    let shed = report.shed();
+    let shed = shed.iter().map(|(why, count)| (why.name(), *count));
+    let help = "Messages that were dropped without being verified, by why.";
+    page.counter("linewarden_signed_shed_total", help, Some("reason"), shed);
+    page
 }
 
 /// A receiver that believes the signers that were named.

@@ -1,5 +1,6 @@
 //! The enrolment of a device with a TPM, which an emulator is, through files.
 
+mod boot;
 #[path = "../../../../measurement/tests/common/log.rs"]
 #[allow(dead_code, reason = "it makes more than is needed here")]
 mod log;

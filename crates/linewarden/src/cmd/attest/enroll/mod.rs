@@ -1,5 +1,6 @@
 //! `linewarden attest enroll`.
 
+mod boot;
 mod software;
 mod tpm;
 
@@ -29,9 +30,11 @@ With --software the key is a file, which goes to the device in secret (`[attest]
 whatever he likes in the device's name. With a TPM the key lies in it, works only while the boot is the one that was \
 enrolled, and cannot be copied; that takes two steps. The device makes its identity, which comes with its TPM's certificate \
 and its event log; the offer answers it and is of use to that TPM alone; the device's answer proves that the key arrived. \
-The answer has 300 s from the offer on. The key works in up to eight boots: the one that the device is in, those of the group's \
-reference value and of what it is being updated to if they have the same PCRs, and each --state. So enroll a device anew \
-while the group is rolled out, before it starts the next kernel.
+The answer has 300 s from the offer on. The key works in up to eight boots: those of the group's reference value and of what it is \
+being updated to if they have the same PCRs, and each --state. So enroll a device anew while the group is rolled out, before it \
+starts the next kernel. A device in any other boot is refused with exit code 4, and the PCRs and events that differ are named; \
+`--state current` accepts that boot too. Where the group has no reference value of PCRs, the boot must be one in which the \
+device's present key works; of a device without such a key, the present boot becomes the reference.
 
 --trust names a directory: certificates of the TPMs' makers that are believed, and in `intermediate` below it those that \
 count only under one of them, each in PEM or DER.
@@ -92,14 +95,15 @@ pub struct EnrollArgs {
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
     /// --identity: another boot in which the key shall work, as the next kernel's: a file that `attest measure --out` has written
-    /// there; may be given more than once. What the group is to run, and is being updated to, is allowed by itself
+    /// there, or `current` for the boot that the device is in; may be given more than once. What the group is to run, and is being
+    /// updated to, is allowed by itself
     #[arg(
         long,
         help_heading = "Keys in TPMs",
-        value_name = "FILE",
+        value_name = "FILE|current",
         requires = "identity"
     )]
-    state: Vec<PathBuf>,
+    state: Vec<boot::StateArg>,
     /// --identity: the new file with what the device must answer; nothing may be there
     #[arg(
         long,
@@ -138,8 +142,9 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// What the device has of its own, laid over what its group is to run: a file that `attest measure --out` has written
-    #[arg(long, value_name = "FILE", conflicts_with = "identity")]
+    /// What the device has of its own, laid over what its group is to run: a file that `attest measure --out` has written. With
+    /// --identity it says which boot the device may be in, and is what it was before if it is not given
+    #[arg(long, value_name = "FILE")]
     own: Option<PathBuf>,
     /// Give devices that are enrolled for attestation already new keys; the old ones prove nothing any more
     #[arg(long)]

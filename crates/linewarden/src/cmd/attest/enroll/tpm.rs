@@ -5,12 +5,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{read_bounded, sync_parent};
-use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::eventlog::{EventLog, Notice, notices, replays};
-use linewarden_measurement::pcr::PcrValues;
+use linewarden_measurement::eventlog::{EventLog, Notice, Replayed, notices, replays};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Group, Protection, Registry};
+use linewarden_registry::{Protection, Registry};
 use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
 use linewarden_tpm::enrol::{self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, Offer};
 use linewarden_tpm::policy::PcrPolicy;
@@ -19,9 +17,9 @@ use rand_chacha::ChaCha20Rng;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::super::reference;
+use super::boot::{AcceptedBy, Known};
 use super::software::tell_agent;
-use super::{Common, EnrollArgs, check, group, message};
+use super::{Common, EnrollArgs, check, message};
 use crate::cmd::now_s;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
@@ -52,6 +50,8 @@ pub fn parse_pin(text: &str) -> Result<Pin, String> {
 struct Pending {
     version: u32,
     device_id: String,
+    /// Whose boots were accepted.
+    group: String,
     enrolment: Enrolment,
 }
 
@@ -66,23 +66,31 @@ pub fn begin(
     let trust = trust(args)?;
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
-    let group = args.registry.with(async |registry| {
-        let group = group::find(registry, &args.group).await?;
+    let now_s = now_s()?;
+    let known = args.registry.with(async |registry| {
         check(args, registry, device).await?;
-        Ok(group)
+        Known::read(args, registry, device, now_s).await
     })?;
-    let (events, notices) = appraised(identity_path, &identity)?;
+    let (log, notices) = appraised(identity_path, &identity)?;
     for notice in &notices {
         tracing::warn!(%notice, "PCRs of the device");
     }
     let pcrs = &identity.pcrs.0;
     let wrong =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
-    let policy = PcrPolicy::new(&states(args, &group, pcrs)?).map_err(|error| wrong(&error))?;
+    let accepted = known.judge(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
+    let policy = PcrPolicy::new(&accepted.states).map_err(|error| wrong(&error))?;
     let states = policy.branches().len() as u64;
     let (offer, enrolment) = enrol::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
         .map_err(|error| wrong(&refusal(&error, args.pin)))?;
-    keep_both(device, &offer, enrolment, offer_path, pending_path)?;
+    let pending = Pending {
+        version: PENDING_VERSION,
+        device_id: device.to_string(),
+        group: args.group.to_string(),
+        enrolment,
+    };
+    keep_both(&offer, &pending, offer_path, pending_path)?;
+    let events = log.map(|log| log.events().len() as u64);
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
         "offer": offer_path,
@@ -90,6 +98,7 @@ pub fn begin(
         "pcrs": identity.pcrs,
         "events": events,
         "states": states,
+        "accepted": accepted.by,
         "notices": notices,
         "answer_within_s": ANSWER_SECONDS_MAX,
     }))?;
@@ -103,6 +112,18 @@ pub fn begin(
             "no event log says how the values of {count} came about; the key is bound to these values"
         ))?,
     }
+    output.line(match &accepted.by {
+        AcceptedBy::Reference(name) => format!("the device is in the boot of {name}"),
+        AcceptedBy::EarlierKey => "the device is in a boot in which its present key works".to_owned(),
+        AcceptedBy::Operator => "the boot that the device is in is accepted as --state says".to_owned(),
+        AcceptedBy::FirstEnrollment => format!(
+            "no reference value of group {} and no earlier key says in which boot the device may be: the boot that the device \
+             is in becomes its reference, PCRs {} of {}",
+            args.group,
+            pcrs.selection(),
+            pcrs.bank()
+        ),
+    })?;
     output.line(format_args!(
         "the key works in {} of {}",
         counted(states, "state"),
@@ -115,40 +136,9 @@ pub fn begin(
     ))
 }
 
-/// The boots in which the key works: the one that the device is in, those that its group may be in, and those that are named.
-fn states(args: &EnrollArgs, group: &Group, now: &PcrValues) -> Result<Vec<PcrValues>, Failure> {
-    let is_like = |pcrs: &PcrValues| pcrs.bank() == now.bank() && pcrs.selection() == now.selection();
-    let mut states = vec![now.clone()];
-    let rolled_out = group.roll_out.as_ref().map(|roll_out| &roll_out.reference);
-    for encoding in group.reference.iter().chain(rolled_out) {
-        let of_group = Configuration::decode(encoding).map_err(|error| {
-            Failure::failed(format!(
-                "what group {} may run cannot be read: {error}",
-                args.group
-            ))
-        })?;
-        states.extend(Some(of_group.pcrs().clone()).filter(is_like));
-    }
-    for path in &args.state {
-        let named = reference::read(path)?;
-        if !is_like(named.pcrs()) {
-            return Err(Failure::input(format!(
-                "{}: it is of PCRs {} of {}, and the key of PCRs {} of {}; measure with the same `pcrs` and `bank`",
-                path.display(),
-                named.pcrs().selection(),
-                named.pcrs().bank(),
-                now.selection(),
-                now.bank()
-            )));
-        }
-        states.push(named.pcrs().clone());
-    }
-    Ok(states)
-}
-
-/// How many events led to the PCRs, if a log says so, and what to know of them. A log that contradicts the PCRs is refused: the key
+/// The log that led to the PCRs, if there is one, and what to know of them. A log that contradicts the PCRs is refused: the key
 /// would be bound to a state of which the device says something else.
-fn appraised(path: &Path, identity: &Identity) -> Result<(Option<u64>, Vec<Notice>), Failure> {
+fn appraised(path: &Path, identity: &Identity) -> Result<(Option<Replayed>, Vec<Notice>), Failure> {
     let wrong = |why: String| Failure::input(format!("{}: {why}", path.display()));
     let selection = identity.pcrs.0.selection();
     if selection.is_empty() {
@@ -163,7 +153,10 @@ fn appraised(path: &Path, identity: &Identity) -> Result<(Option<u64>, Vec<Notic
     };
     let log = EventLog::parse(log).map_err(|error| wrong(format!("its event log: {error}")))?;
     match replays(&log, &identity.pcrs.0) {
-        Ok(log) => Ok((Some(log.events().len() as u64), notices(selection, Ok(&log)))),
+        Ok(log) => {
+            let notices = notices(selection, Ok(&log));
+            Ok((Some(log), notices))
+        }
         Err(silence) if silence.is_silence() => Ok((None, notices(selection, Err(&silence.to_string())))),
         Err(error) => Err(wrong(format!(
             "its event log does not replay to its PCRs: {error}"
@@ -189,18 +182,12 @@ fn refusal(error: &EnrolError, pin: Option<Pin>) -> String {
 }
 
 fn keep_both(
-    device: DeviceId,
     offer: &Offer,
-    enrolment: Enrolment,
+    pending: &Pending,
     offer_path: &Path,
     pending_path: &Path,
 ) -> Result<(), Failure> {
-    let pending = Pending {
-        version: PENDING_VERSION,
-        device_id: device.to_string(),
-        enrolment,
-    };
-    let bytes = Zeroizing::new(serde_json::to_vec(&pending).map_err(Failure::failed)?);
+    let bytes = Zeroizing::new(serde_json::to_vec(pending).map_err(Failure::failed)?);
     let offer = serde_json::to_vec(offer).map_err(Failure::failed)?;
     secret_file::create(pending_path, &bytes)?;
     write_new(offer_path, &offer).map_err(|error| {
@@ -237,6 +224,14 @@ pub fn finish(
     output: Output,
 ) -> Result<(), Failure> {
     let mut pending = read_pending(pending_path, device)?;
+    if pending.group != args.group.as_str() {
+        return Err(Failure::input(format!(
+            "{}: it is of group {}, not of {}, whose devices may run something else; begin again with --identity",
+            pending_path.display(),
+            pending.group,
+            args.group
+        )));
+    }
     let answer: Answer = message::read(answer_path, "a device's answer")?;
     let enrolled = pending
         .enrolment

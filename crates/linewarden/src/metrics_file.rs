@@ -1,0 +1,101 @@
+//! Counters in a file in the text format of Prometheus, for programs that serve no HTTP: the textfile collector of `node_exporter` reads
+//! it. Labels are names of this program's own lists, never what a message says.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use linewarden_files::{can_replace, replace_public};
+
+use crate::failure::Failure;
+
+/// A page of metrics.
+#[derive(Default)]
+pub struct Page(String);
+
+impl Page {
+    /// A counter with a value for each of its label's; without a label it has the one value of the empty name.
+    pub fn counter<'n>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: Option<&str>,
+        values: impl IntoIterator<Item = (&'n str, u64)>,
+    ) {
+        // Writing into a String does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (value, count) in values {
+            let labels = label.map(|label| format!("{{{label}=\"{value}\"}}"));
+            let _ = writeln!(self.0, "{name}{} {count}", labels.unwrap_or_default());
+        }
+    }
+}
+
+/// The file, replaced as a whole by a thread of its own, so that a slow disk keeps nobody waiting.
+pub struct MetricsFile(SyncSender<String>);
+
+impl MetricsFile {
+    /// `path` is what the option `--metrics-file` names.
+    ///
+    /// # Errors
+    /// Nothing can be written there.
+    pub fn start(path: &Path) -> Result<Self, Failure> {
+        let named = |error| Failure::input(format!("--metrics-file {}: {error}", path.display()));
+        can_replace(path).map_err(named)?;
+        let (pages, written) = sync_channel(1);
+        let path = path.to_owned();
+        std::thread::Builder::new()
+            .name("lw-metrics".to_owned())
+            .spawn(move || write(&path, written))?;
+        Ok(Self(pages))
+    }
+
+    /// Writes a page, unless two are waiting for the disk.
+    pub fn put(&self, page: Page) {
+        let _ = self.0.try_send(page.0);
+    }
+}
+
+fn write(path: &Path, pages: impl IntoIterator<Item = String>) {
+    let mut is_failing = false;
+    for page in pages {
+        let written = replace_public(path, page.as_bytes());
+        if let Err(error) = &written
+            && !is_failing
+        {
+            tracing::warn!(%error, file = %path.display(), "writing metrics failed; retrying with the next page");
+        }
+        is_failing = written.is_err();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_in_the_text_format_and_readable_by_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("linewarden.prom");
+        let mut page = Page::default();
+        page.counter("a_total", "All.", None, [("", 3)]);
+        page.counter("b_total", "By why.", Some("reason"), [("old", 1), ("wrong", 0)]);
+        write(&path, [page.0]);
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "# HELP a_total All.\n# TYPE a_total counter\na_total 3\n# HELP b_total By why.\n# TYPE b_total counter\n\
+             b_total{reason=\"old\"} 1\nb_total{reason=\"wrong\"} 0\n"
+        );
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused() {
+        let failure = MetricsFile::start(Path::new("/proc/none/linewarden.prom"))
+            .err()
+            .unwrap();
+        assert_eq!(failure.code(), 2);
+    }
+}

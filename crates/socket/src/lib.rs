@@ -1,0 +1,66 @@
+//! What the kernel counts of a socket, which the standard library does not ask for.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+
+/// Counts of `SO_MEMINFO` (`linux/sock_diag.h`); the last one is `SK_MEMINFO_DROPS`.
+const MEMINFO_COUNTS: usize = 9;
+
+/// Packets that the kernel has dropped of this socket's since it was opened: for want of room in its receive buffer, or since their
+/// checksums were wrong. The kernel counts modulo 2^32.
+///
+/// # Errors
+/// The kernel's: not a socket, or one of a kind that does not count.
+pub fn kernel_drops(socket: impl AsFd) -> io::Result<u64> {
+    let mut counts = [0u32; MEMINFO_COUNTS];
+    let mut length = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: the array is as long as `length` says, and both are borrowed mutably during the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            counts.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    match (result, counts.last()) {
+        (0, Some(drops)) => Ok(u64::from(*drops)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_nothing_else() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        assert_eq!(kernel_drops(&receiver).unwrap(), 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sent = 20_000;
+        for _ in 0..sent {
+            sender.send_to(&[0; 64], receiver.local_addr().unwrap()).unwrap();
+        }
+        let dropped = kernel_drops(&receiver).unwrap();
+        let mut received = 0;
+        while receiver.recv(&mut [0; 64]).is_ok() {
+            received += 1;
+        }
+        assert!(dropped > 0 && received > 0);
+        assert_eq!(dropped + received, sent);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_an_error() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(
+            kernel_drops(file).unwrap_err().raw_os_error(),
+            Some(libc::ENOTSOCK)
+        );
+    }
+}
