@@ -47,7 +47,7 @@ pub use self::attach::{Held, has_large_frames, held, release, strays};
 pub use self::keep::release_memory;
 pub use self::secure::{InsecureDirectory, insecure};
 
-use self::attach::Attachment;
+use self::attach::{Attachment, Purpose};
 use self::dropped::DroppedPlaces;
 use self::keep::Memory;
 use self::rings::Rings;
@@ -131,7 +131,7 @@ impl Xdp {
     /// Those of [`Xdp::load`]; no BPF filesystem; a process of this gateway that lives.
     pub fn load_kept(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
-        let memory = Memory::of(directory, config.gateway_id.0)?;
+        let memory = Memory::of(directory, config.gateway_id.0, Purpose::Keep)?;
         if let Some(hash_seed) = memory.seed(config) {
             let mut kept = config.clone();
             kept.geometry.hash_seed = hash_seed;
