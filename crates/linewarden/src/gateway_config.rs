@@ -94,6 +94,12 @@ fn placed(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
     }
 }
 
+/// Interfaces of a machine at rest without a subnet where `device_prefixes` is not set. A start goes on: they can get their address later.
+pub fn without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let resolved = file.value.resolve([0; 2], 0);
+    resolved.map_or_else(|_| Vec::new(), |resolved| places(file, &resolved.without_subnet))
+}
+
 /// What this machine lacks; nothing is changed. Warnings have exit code 0.
 pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
