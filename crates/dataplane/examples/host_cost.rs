@@ -37,6 +37,7 @@ fn config(devices: u32) -> Config {
         lap_port: PORT,
         local: vec![Ipv4Addr::new(127, 77, 0, 1).into()],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -25,6 +25,7 @@ fn main() {
         lap_port: 20_550,
         local: vec![Ipv4Addr::new(10, 66, 0, 1).into()],
         device_prefixes: vec!["10.66.0.0/16".parse().unwrap()],
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Sealed,

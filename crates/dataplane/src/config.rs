@@ -9,7 +9,7 @@ use linewarden_protocol::commit;
 use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_protocol::sources::{DeviceSources, PREFIXES_MAX, Prefix, REFUSED_MAX};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, PREFIXES_MAX, Prefix, REFUSED_MAX};
 
 use crate::p4dra;
 use crate::store::Geometry;
@@ -96,8 +96,10 @@ pub struct Config {
     /// Where devices are: from other addresses no REQUEST and no RESPONSE is taken (LAP/1 1.4.13). At most
     /// [`PREFIXES_MAX`].
     pub device_prefixes: Vec<Prefix>,
+    /// The prefixes are subnets of the machine's interfaces, and change with these; evidence leaves them out.
+    pub follows_interfaces: bool,
     /// Further addresses of the gateway's machine, which no device has either.
-    pub other_addresses: Vec<IpAddr>,
+    pub other_addresses: Vec<OwnAddress>,
     /// `xdp` only: frames may come in fragments, as drivers deliver those of a large MTU. Not at a sealed gate and not with
     /// `in_packets`, which need the whole packet in one piece.
     pub fragments: bool,
@@ -182,6 +184,34 @@ const P4DRA_PROVERS_MAX: usize = 1 << 20;
 /// Most addresses of one family.
 pub const LOCAL_MAX: usize = 4;
 
+/// Why data planes have no room for these sources. Without a prefix no device is admitted, as before an interface has its address.
+#[must_use]
+pub fn sources_problems(sources: &DeviceSources) -> Vec<ConfigError> {
+    let mut problems = Vec::new();
+    let mut refuse_if = |wrong, value, hint| {
+        if wrong {
+            let field = "device_prefixes";
+            problems.push(ConfigError::Field { field, value, hint });
+        }
+    };
+    let prefixes = sources.prefixes().len();
+    refuse_if(
+        prefixes > PREFIXES_MAX,
+        format!("{prefixes} prefixes"),
+        "at most 16; name wider prefixes",
+    );
+    for v4 in [true, false] {
+        let of_family = sources.refused().iter().filter(|ip| ip.is_ipv4() == v4);
+        let count = of_family.count();
+        refuse_if(
+            count > REFUSED_MAX,
+            format!("{count} addresses of this machine lie inside"),
+            "at most 64 of a family; name narrower prefixes",
+        );
+    }
+    problems
+}
+
 impl Config {
     /// What of it may change, without forwarding.
     #[must_use]
@@ -201,7 +231,11 @@ impl Config {
     /// From where messages are taken.
     #[must_use]
     pub fn sources(&self) -> DeviceSources {
-        DeviceSources::new(&self.device_prefixes, &self.local, &self.other_addresses)
+        let sources = DeviceSources::new(&self.device_prefixes, &self.local, &self.other_addresses);
+        match self.follows_interfaces {
+            true => sources.following_interfaces(),
+            false => sources,
+        }
     }
 
     /// Sizes of the provers' memory; of at least one, for no array is empty.
@@ -262,23 +296,6 @@ impl Config {
             "name the gateway's own addresses",
         );
         refuse_if(
-            !(1..=PREFIXES_MAX).contains(&self.device_prefixes.len()),
-            "device_prefixes",
-            self.device_prefixes.len().to_string(),
-            "name the subnets that devices are in, 1 to 16 prefixes such as \"192.0.2.0/24\"",
-        );
-        let sources = self.sources();
-        for v4 in [true, false] {
-            let of_family = sources.refused().iter().filter(|ip| ip.is_ipv4() == v4);
-            let count = of_family.count();
-            refuse_if(
-                count > REFUSED_MAX,
-                "device_prefixes",
-                format!("{count} addresses of this machine lie inside"),
-                "at most 32; name narrower prefixes",
-            );
-        }
-        refuse_if(
             self.fragments && (self.gate == Gate::Sealed || self.in_packets.is_some()),
             "fragments",
             "true".into(),
@@ -322,6 +339,7 @@ impl Config {
             "some".into(),
             "what passes without a gate is none of the gateway's business: set one",
         );
+        problems.extend(sources_problems(&self.sources()));
         problems.extend(self.gate_problems());
         problems.extend(self.classic_problem());
         problems.extend(self.p4dra_problem());

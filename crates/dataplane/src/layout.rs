@@ -249,7 +249,7 @@ pub const SOURCES: usize = 16_384;
 /// Interfaces on the devices' side that there is room for, and MAC addresses of each.
 pub const PORTS: usize = 64;
 #[allow(missing_docs, reason = "see PORTS")]
-pub const PORT_MACS: usize = 4;
+pub const PORT_MACS: usize = 8;
 
 /// An interface on the devices' side, at the place that its number names, or behind.
 #[derive(Debug)]
@@ -480,7 +480,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 40, SourcePrefix 32, Sources 1040, SourceBank 2080, Control 6864, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 72, SourcePrefix 32, Sources 1552, SourceBank 3104, Control 10960, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -46,12 +46,14 @@ use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
 pub use self::counters::Counters;
 pub use self::event::{Event, EventKind, Opening};
 pub use self::handling::Handling;
+pub use self::links::Links;
 pub use self::measurement::{Measurement, Witness};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
@@ -259,6 +261,9 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; then nothing has changed.
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
+    /// Takes messages from other sources: the addresses of the machine's interfaces have changed. In `xdp` the calling thread has to
+    /// be in the network namespace of the interfaces.
+    fn set_sources(&mut self, sources: &DeviceSources);
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
@@ -389,6 +394,9 @@ pub(crate) trait StoreBacked: Send {
         self.store().set_live(live, boot_s);
         Ok(())
     }
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        self.store().set_sources(sources);
+    }
     /// Only the kernel's word counts.
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Nobody)
@@ -413,6 +421,9 @@ pub(crate) trait StoreBacked: Send {
 }
 
 impl<T: StoreBacked> DataPlane for T {
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        StoreBacked::set_sources(self, sources);
+    }
     fn name(&self) -> &'static str {
         T::NAME
     }

@@ -5,8 +5,6 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use linewarden_protocol::frame::Mac;
 
-use crate::layout::PORT_MACS;
-
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLMSG_ERROR: u16 = 2;
@@ -97,9 +95,20 @@ pub(crate) fn links() -> io::Result<Vec<Interface>> {
     }
 }
 
-/// MAC addresses that frames which come in by an interface may be for: its own first, then those of the bridge or bond that it is a
-/// port of, and of VLANs and macvlans on any of these.
+/// MAC addresses that frames which come in by an interface may be for: its own first.
 pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
+    let mut macs = Vec::new();
+    for member in members(links, ifindex) {
+        let link = links.iter().find(|link| link.ifindex == member);
+        let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
+        macs.extend(mac);
+    }
+    macs
+}
+
+/// The interfaces that take frames which come in by an interface: itself, the bridge or bond that it is a port of, and VLANs and
+/// macvlans on any of these.
+fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
     let mut members = vec![ifindex];
     loop {
         let next = links.iter().find_map(|link| {
@@ -115,17 +124,29 @@ pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
         });
         match next {
             Some(next) => members.push(next),
-            None => break,
+            None => return members,
         }
     }
-    let mut macs = Vec::new();
-    for member in members {
-        let link = links.iter().find(|link| link.ifindex == member);
-        let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
-        macs.extend(mac);
+}
+
+/// The interfaces of a network namespace at one moment.
+#[derive(Clone, Debug)]
+pub struct Links(Vec<Interface>);
+
+impl Links {
+    /// Those of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn list() -> io::Result<Self> {
+        links().map(Self)
     }
-    macs.truncate(PORT_MACS);
-    macs
+
+    /// The numbers of an interface, of the bridge or bond that it is a port of, and of VLANs and macvlans on any of these.
+    #[must_use]
+    pub fn stack_of(&self, ifindex: u32) -> Vec<u32> {
+        members(&self.0, ifindex)
+    }
 }
 
 /// RTM_GETLINK for all: nlmsghdr and ifinfomsg.

@@ -16,13 +16,12 @@ mod support;
 mod traffic;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use linewarden_dataplane::Gate;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::ids::{DeviceId, SessionId};
-use linewarden_protocol::sources::{DeviceSources, Prefix};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message, message_type};
 use rand::{RngExt as _, SeedableRng as _};
@@ -173,7 +172,12 @@ impl Run<'_> {
         ];
         let at = self.pick(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 4]);
         let prefixes: Vec<Prefix> = sets[at].iter().map(|text| text.parse().unwrap()).collect();
-        let others: Vec<IpAddr> = (1..20).map(|number| Dev(number * 5).end(false).ip).collect();
+        let subnet = "10.66.128.0/17".parse().unwrap();
+        let own = |number: u16| OwnAddress {
+            address: Dev(number * 5).end(false).ip,
+            subnet,
+        };
+        let others: Vec<OwnAddress> = (1..20).map(own).collect();
         let others = if self.one_in(4) { &others[..] } else { &[] };
         DeviceSources::new(&prefixes, &[gateway_end(false).ip, gateway_end(true).ip], others)
     }
@@ -235,6 +239,7 @@ impl Run<'_> {
             .udp(&self.world.response(device).bytes(device));
         if can_win && self.world.can_check(&frame) {
             self.world.half_win(device, &frame);
+            self.judged(&frame);
             (0..3).for_each(|_| self.packet());
             if self.one_in(3) {
                 self.close();

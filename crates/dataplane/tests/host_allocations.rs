@@ -87,6 +87,7 @@ fn packets_are_handled_without_the_allocator() {
         lap_port: port,
         local: vec![ip.into()],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -54,6 +54,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         device_prefixes: ["127.0.0.0/8", "::1/128"]
             .map(|text| text.parse().unwrap())
             .to_vec(),
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -11,6 +11,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{self, bpf_insn};
@@ -23,8 +24,9 @@ use linewarden_evidence::inband::{Form, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use support::netns::{index_of, ip, leave_namespace};
-use support::shape::Shape;
+use support::shape::{Shape, device_prefixes};
 
 /// `None`, with the reason, where it may not be loaded.
 fn load(config: &Config) -> Option<Xdp> {
@@ -91,6 +93,43 @@ fn what_packets_and_the_node_do_changes_nothing() {
     plane.test_run(&[0xff; 64]).unwrap();
     let after = plane.measure().unwrap();
     assert_eq!(before, after, "{:?}", changed(&before, &after));
+}
+
+/// The machine's addresses change; the configured prefixes are measured, and the memory is what the gateway wrote.
+#[test]
+fn addresses_of_the_machine_are_left_out_until_somebody_else_writes_them() {
+    let Some(mut plane) = load(&config(1)) else { return };
+    let prefixes =
+        |texts: &[&str]| -> Vec<Prefix> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+    let own = |hosts: u8| -> Vec<OwnAddress> {
+        let address = |host: u8| IpAddr::from([10, 66, 0, host]);
+        (1..=hosts).map(|host| OwnAddress::alone(address(host))).collect()
+    };
+    let configured = device_prefixes();
+    let mut of = |sources: &DeviceSources| {
+        plane.set_sources(sources);
+        plane.measure().unwrap()
+    };
+    let before = of(&DeviceSources::new(&configured, &[], &own(1)));
+    assert_eq!(of(&DeviceSources::new(&configured, &[], &own(9))), before);
+    let names = ["eBPF map control entry 64657669636520736f7572636573"];
+    let wider = of(&DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &own(9)));
+    assert_eq!(changed(&before, &wider), names);
+    let found = |texts| DeviceSources::new(&prefixes(texts), &[], &own(2)).following_interfaces();
+    let followed = of(&found(&["10.66.0.0/16"]));
+    assert_eq!(changed(&before, &followed), names);
+    assert_eq!(of(&found(&["10.66.0.0/16", "10.9.0.0/16"])), followed);
+
+    // The same prefixes, and the same addresses but one, by somebody who has found the memory.
+    plane
+        .store()
+        .set_sources(&found(&["10.66.0.0/16", "10.8.0.0/15"]));
+    assert_eq!(changed(&followed, &plane.measure().unwrap()), names);
+    plane.set_sources(&found(&["10.66.0.0/16"]));
+    assert_eq!(plane.measure().unwrap(), followed);
+    let fewer = DeviceSources::new(&prefixes(&["10.66.0.0/16"]), &[], &own(1));
+    plane.store().set_sources(&fewer.following_interfaces());
+    assert_eq!(changed(&followed, &plane.measure().unwrap()), names);
 }
 
 /// Evidence that packets carry is none of what it is evidence of; who writes it is.
@@ -209,6 +248,15 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
     exchange(index, &back);
     assert_eq!(plane.measure().unwrap(), before);
 
+    // Another MAC address, and one that the map has got from somebody else.
+    let entry = format!("eBPF map control entry {}", hex(b"lw-a"));
+    plane.set_own_macs(index, &[[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
+    assert_eq!(plane.measure().unwrap(), before);
+    plane.store().set_port(index, &[[2, 0, 0, 0, 0, 3]]);
+    assert_eq!(changed(&before, &plane.measure().unwrap()), [entry]);
+    plane.housekeep();
+    assert_eq!(plane.measure().unwrap(), before);
+
     // The settings, by somebody who has found the map.
     let control = map_of(index, "control");
     let key = 0u32.to_ne_bytes();
@@ -217,6 +265,10 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
     control.update(&key, &value, MapFlags::ANY).unwrap();
     let after = plane.measure().unwrap();
     assert_eq!(changed(&before, &after), ["eBPF map control entry 00000000"]);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A program that lets everything through.

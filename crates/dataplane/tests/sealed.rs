@@ -214,6 +214,42 @@ fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
     for (name, frame, verdict) in always_downwards() {
         assert_eq!(world.send_down(&frame).0, verdict, "{name}");
     }
+    // A neighbor of the devices' other prefix, and a service in the /64 that devices have a part of.
+    for (prefixes, from, to, verdict) in [
+        (
+            ["fd66::/64", "fd66:0:0:1::/64"],
+            "fd66:0:0:1::9",
+            "fd66::1:7",
+            PassAlways,
+        ),
+        (
+            ["fd66::/64", "fd66:0:0:1::/64"],
+            "fd77::9",
+            "fd66::1:7",
+            DropUnsealed,
+        ),
+        (
+            ["fd66::1:0/112", "fd99::/64"],
+            "fd66::2:1",
+            "fd66::1:7",
+            PassAlways,
+        ),
+        (["fd66::1:0/112", "fd99::/64"], "fd77::9", "fd77::8", DropUnsealed),
+    ] {
+        world.move_devices(&prefixes);
+        let end = |ip: &str| Endpoint {
+            ip: ip.parse().unwrap(),
+            ..service_end(true)
+        };
+        let frame = FrameBuilder::new(end(from), end(to))
+            .ip_fields(0, 0, 255)
+            .icmpv6(136, &[0; 20]);
+        assert_eq!(
+            world.send_down(&frame).0,
+            verdict,
+            "{from} to {to}, devices in {prefixes:?}"
+        );
+    }
     let mut world = World::new(Shape {
         lists: true,
         ..Shape::SEALED

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use linewarden_protocol::sources::Prefix;
+use linewarden_dataplane::Links;
+use linewarden_protocol::sources::{OwnAddress, Prefix};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockaddrStorage;
@@ -25,6 +26,9 @@ pub enum InterfaceError {
     /// The kernel gave no list.
     #[error("cannot list the interfaces' addresses: {0}")]
     List(nix::Error),
+    /// The kernel gave no list.
+    #[error("cannot list the interfaces: {0}")]
+    Links(std::io::Error),
 }
 
 /// The number of an interface of the calling thread's network namespace.
@@ -39,13 +43,23 @@ pub fn index(name: &str) -> Result<u32, InterfaceError> {
 
 /// An address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnAddress {
+pub struct InterfaceAddress {
     /// The interface that has it.
     pub interface: String,
     /// The address.
-    pub address: IpAddr,
-    /// The subnet that it is in.
-    pub subnet: Prefix,
+    pub own: OwnAddress,
+}
+
+impl InterfaceAddress {
+    fn is_link_local(&self) -> bool {
+        matches!(self.own.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+    }
+
+    /// The subnet has room for another host; on the loopback interface devices have the gateway's own address.
+    fn has_subnet(&self) -> bool {
+        let width = if self.own.address.is_ipv4() { 32 } else { 128 };
+        self.own.subnet.bits() < width || self.own.address.is_loopback()
+    }
 }
 
 /// Bits of the prefix of link-local addresses (RFC 4291 2.4).
@@ -55,38 +69,74 @@ const LINK_LOCAL_BITS: u8 = 10;
 ///
 /// # Errors
 /// The kernel gives no list.
-pub fn own() -> Result<Vec<OwnAddress>, InterfaceError> {
+pub fn own() -> Result<Vec<InterfaceAddress>, InterfaceError> {
     let entries = getifaddrs().map_err(InterfaceError::List)?;
     let own = |entry: nix::ifaddrs::InterfaceAddress| {
         let address = ip(entry.address.as_ref()?)?;
-        let bits = entry.netmask.as_ref().and_then(ip).map_or(0, |mask| match mask {
-            IpAddr::V4(mask) => mask.to_bits().count_ones(),
-            IpAddr::V6(mask) => mask.to_bits().count_ones(),
-        });
-        Some(OwnAddress {
-            subnet: Prefix::around(address, u8::try_from(bits).ok()?)?,
+        // An address without a mask has no subnet.
+        let bits = match entry.netmask.as_ref().and_then(ip) {
+            Some(IpAddr::V4(mask)) => mask.to_bits().count_ones(),
+            Some(IpAddr::V6(mask)) => mask.to_bits().count_ones(),
+            None if address.is_ipv4() => 32,
+            None => 128,
+        };
+        let subnet = Prefix::around(address, u8::try_from(bits).ok()?)?;
+        Some(InterfaceAddress {
             interface: entry.interface_name,
-            address,
+            own: OwnAddress { address, subnet },
         })
     };
     Ok(entries.filter_map(own).collect())
 }
 
-/// The subnets of an interface, for the devices behind it; with IPv6 the link-local one too, where every host is (RFC 4861). `None`:
-/// it has no address, but perhaps a link-local one.
+/// Of this machine's addresses those that frames which come in by an interface may be for: of the interface, of its bridge or bond, and
+/// of VLANs and macvlans on any of these. None of an interface that does not exist.
 #[must_use]
-pub fn subnets_of(own: &[OwnAddress], interface: &str) -> Option<Vec<Prefix>> {
-    let here: Vec<_> = own.iter().filter(|own| own.interface == interface).collect();
-    let is_link_local =
-        |own: &OwnAddress| matches!(own.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let routed = here.iter().filter(|own| !is_link_local(own));
-    let mut subnets: Vec<Prefix> = routed.map(|own| own.subnet).collect();
-    if subnets.is_empty() {
-        return None;
+pub fn behind(own: &[InterfaceAddress], links: &Links, interface: &str) -> Vec<InterfaceAddress> {
+    let stack = index(interface).map_or_else(|_| Vec::new(), |index| links.stack_of(index));
+    let is_in_stack =
+        |own: &&InterfaceAddress| index(&own.interface).is_ok_and(|index| stack.contains(&index));
+    own.iter().filter(is_in_stack).cloned().collect()
+}
+
+/// The subnets of these addresses, where devices are; with IPv6 the link-local one too, which every host is in (RFC 4861). Empty if all
+/// of them are single addresses or link-local.
+#[must_use]
+pub fn subnets_of(here: &[InterfaceAddress]) -> Vec<Prefix> {
+    let routed = here.iter().filter(|own| !own.is_link_local() && own.has_subnet());
+    let mut subnets: Vec<Prefix> = routed.map(|own| own.own.subnet).collect();
+    if !subnets.is_empty() {
+        let link_local = here.iter().find(|own| own.is_link_local());
+        subnets.extend(link_local.and_then(|own| Prefix::around(own.own.address, LINK_LOCAL_BITS)));
     }
-    let link_local = here.iter().find(|own| is_link_local(own));
-    subnets.extend(link_local.and_then(|own| Prefix::around(own.address, LINK_LOCAL_BITS)));
-    Some(subnets)
+    subnets
+}
+
+/// What these addresses lack: an address in a subnet, of a family that there are only single addresses of. `None`: nothing.
+#[must_use]
+pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
+    if subnets_of(here).is_empty() {
+        return Some("address");
+    }
+    let is_lacking = |v4| {
+        let routed = here
+            .iter()
+            .filter(|own| !own.is_link_local() && own.own.address.is_ipv4() == v4);
+        let mut routed = routed.peekable();
+        routed.peek().is_some() && !routed.any(InterfaceAddress::has_subnet)
+    };
+    let families = [("IPv4 address", true), ("IPv6 address", false)];
+    families
+        .into_iter()
+        .find_map(|(name, v4)| is_lacking(v4).then_some(name))
+}
+
+/// This machine's addresses that a device could claim: without link-local addresses of interfaces that are not on the devices' side,
+/// which name other hosts there.
+#[must_use]
+pub fn claimable(own: &[InterfaceAddress], here: &[InterfaceAddress]) -> Vec<OwnAddress> {
+    let is_claimable = |own: &&InterfaceAddress| !own.is_link_local() || here.contains(own);
+    own.iter().filter(is_claimable).map(|own| own.own).collect()
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -104,7 +154,7 @@ pub fn of_interface(name: &str) -> Result<Vec<IpAddr>, InterfaceError> {
     let addresses: Vec<IpAddr> = own()?
         .into_iter()
         .filter(|own| own.interface == name)
-        .map(|own| own.address)
+        .map(|own| own.own.address)
         .filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()))
         .collect();
     if addresses.is_empty() {
@@ -119,39 +169,55 @@ pub fn of_interface(name: &str) -> Result<Vec<IpAddr>, InterfaceError> {
 mod tests {
     use super::*;
 
+    fn of(interface: &str, address: &str, bits: u8) -> InterfaceAddress {
+        let address = address.parse().unwrap();
+        let subnet = Prefix::around(address, bits).unwrap();
+        InterfaceAddress {
+            interface: interface.to_owned(),
+            own: OwnAddress { address, subnet },
+        }
+    }
+
     #[test]
     fn devices_are_in_the_subnets_of_their_interface() {
-        let own = |interface: &str, address: &str, bits| OwnAddress {
-            interface: interface.to_owned(),
-            address: address.parse().unwrap(),
-            subnet: Prefix::around(address.parse().unwrap(), bits).unwrap(),
+        let subnets = |here: &[InterfaceAddress]| {
+            let found = subnets_of(here);
+            found
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        let own = [
-            own("eth1", "192.0.2.1", 25),
-            own("eth1", "2001:db8::1", 64),
-            own("eth1", "fe80::1", 64),
-            own("eth2", "fe80::2", 64),
-            own("eth3", "10.0.0.1", 8),
+        let eth1 = [
+            of("eth1", "192.0.2.1", 25),
+            of("eth1", "2001:db8::1", 64),
+            of("eth1", "fe80::1", 64),
         ];
-        let subnets = |name| {
-            let found = subnets_of(&own, name)?;
-            Some(
-                found
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join(" "),
-            )
-        };
-        assert_eq!(subnets("eth1").unwrap(), "192.0.2.0/25 2001:db8::/64 fe80::/10");
-        assert_eq!(subnets("eth3").unwrap(), "10.0.0.0/8");
-        assert_eq!((subnets("eth2"), subnets("eth4")), (None, None));
-        let lo = super::own().unwrap();
-        assert!(
-            subnets_of(&lo, "lo")
-                .unwrap()
-                .contains(&"127.0.0.0/8".parse().unwrap())
-        );
+        assert_eq!(subnets(&eth1), "192.0.2.0/25 2001:db8::/64 fe80::/10");
+        assert_eq!(subnets(&[of("eth2", "fe80::2", 64)]), "");
+        let alone = [of("ppp0", "10.0.0.1", 32), of("ppp0", "2001:db8::1", 128)];
+        assert_eq!(subnets(&alone), "");
+        assert_eq!(without_subnet(&alone), Some("address"));
+        assert_eq!(without_subnet(&eth1), None);
+        // DHCPv6 gives single addresses.
+        let mixed = [of("eth1", "192.0.2.1", 25), of("eth1", "2001:db8::7", 128)];
+        assert_eq!(without_subnet(&mixed), Some("IPv6 address"));
+        let lo = behind(&own().unwrap(), &Links::list().unwrap(), "lo");
+        assert!(subnets_of(&lo).contains(&"127.0.0.0/8".parse().unwrap()));
+        assert!(behind(&lo, &Links::list().unwrap(), "lw-none0").is_empty());
+    }
+
+    #[test]
+    fn link_local_addresses_of_other_interfaces_are_not_counted() {
+        let here = [of("eth1", "10.0.0.1", 24), of("eth1", "fe80::1", 64)];
+        let mut own = here.to_vec();
+        own.extend((1..99).map(|n| of("other", &format!("fe80::5:{n:x}"), 64)));
+        own.push(of("eth2", "10.0.1.1", 24));
+        let claimable: Vec<String> = claimable(&own, &here)
+            .iter()
+            .map(|own| own.address.to_string())
+            .collect();
+        assert_eq!(claimable, ["10.0.0.1", "fe80::1", "10.0.1.1"]);
     }
 
     #[test]

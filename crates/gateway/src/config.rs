@@ -22,6 +22,7 @@ use linewarden_protocol::sources::Prefix;
 use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
 
+pub use self::devices::FoundSources;
 pub use self::p4::{BridgeSection, P4Section, Side};
 use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
@@ -557,6 +558,9 @@ pub struct Resolved {
     pub config: dataplane::Config,
     /// For the node.
     pub settings: Settings,
+    /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start: it admits no device behind them until
+    /// they have one. A configuration of a machine that is complete has none.
+    pub without_subnet: Vec<FieldError>,
     /// Interface numbers, in the order of the names.
     pub interfaces: Vec<u32>,
     /// Numbers of the interfaces that are forwarded to.

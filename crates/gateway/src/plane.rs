@@ -3,19 +3,28 @@
 use linewarden_dataplane::config::ConfigError;
 use linewarden_dataplane::{DataPlane, DataPlaneError, Gate, host, p4runtime, xdp};
 
+use crate::addresses::{self, InterfaceError};
 use crate::config::{Backend, GatewaySection, Resolved};
 
+/// Why an interface is not released.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// No such interface.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// A gateway runs on the interface; the system's.
+    #[error(transparent)]
+    DataPlane(#[from] DataPlaneError),
+}
+
 /// Lets go of the interfaces that a gateway of this configuration, which has ended, still holds shut; how many. And of its
-/// memory, also if another gateway has its interfaces by now.
+/// memory, also if another gateway has its interfaces by now. One that fails keeps none of the others.
 ///
 /// # Errors
-/// The first: a gateway runs on an interface; the system's.
-pub fn release(section: &GatewaySection, resolved: &Resolved) -> Result<usize, DataPlaneError> {
-    let released: Vec<_> = resolved
-        .interfaces
-        .iter()
-        .map(|interface| xdp::release(&section.pin_directory, *interface))
-        .collect();
+/// The first: an interface does not exist, a gateway runs on it; the system's.
+pub fn release(section: &GatewaySection) -> Result<usize, ReleaseError> {
+    let release = |name: &String| Ok(xdp::release(&section.pin_directory, addresses::index(name)?)?);
+    let released: Vec<Result<bool, ReleaseError>> = section.interfaces.iter().map(release).collect();
     let memory = xdp::release_memory(&section.pin_directory, section.id);
     let mut count = 0;
     for released in released {

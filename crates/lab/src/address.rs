@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_protocol::frame::write::Endpoint;
-use linewarden_protocol::sources::Prefix;
+use linewarden_protocol::sources::{OwnAddress, Prefix};
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,8 +138,9 @@ fn prefixes(around: &[(IpAddr, u8)]) -> Vec<Prefix> {
 
 /// The gateway's addresses that devices do not send to.
 #[must_use]
-pub fn other_addresses() -> Vec<IpAddr> {
-    vec![GATEWAY_SERVICE_SIDE.v4.into(), GATEWAY_SERVICE_SIDE.v6.into()]
+pub fn other_addresses() -> Vec<OwnAddress> {
+    let addresses = [GATEWAY_SERVICE_SIDE.v4.into(), GATEWAY_SERVICE_SIDE.v6.into()];
+    addresses.map(OwnAddress::alone).into()
 }
 
 const DEVICE_V4_BASE: u32 = u32::from_be_bytes([10, 66, 1, 0]);

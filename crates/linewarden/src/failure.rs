@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use linewarden_agent::AgentError;
 use linewarden_client::ClientError;
 use linewarden_dataplane::DataPlaneError;
+use linewarden_gateway::plane::ReleaseError;
 use linewarden_gateway::{DeskError, GatewayError};
 use linewarden_registry::RegistryError;
 
@@ -196,6 +197,15 @@ impl From<DataPlaneError> for Failure {
             DataPlaneError::Privilege { .. } => Self::privilege(error),
             DataPlaneError::Config(_) => Self::input(error),
             other => Self::failed(other),
+        }
+    }
+}
+
+impl From<ReleaseError> for Failure {
+    fn from(error: ReleaseError) -> Self {
+        match error {
+            ReleaseError::Interface(error) => Self::input(error),
+            ReleaseError::DataPlane(error) => error.into(),
         }
     }
 }

@@ -38,6 +38,27 @@ pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
     }
 }
 
+/// What a release needs of a configuration, which may be wrong in all else: number, interfaces, directory. The value has stand-ins for
+/// fields that cannot be used; these are returned beside it.
+///
+/// # Errors
+/// The needed fields cannot be read.
+pub fn read_for_release(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
+    let text = read_text(path)?;
+    refuse_other_role::<GatewayConfig>(path, &text)?;
+    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
+    let needed = ["id", "interfaces", "pin_directory"];
+    let is_whole = !needed.iter().any(|field| parsed.lacks(&["gateway", field]));
+    match parsed.file.take() {
+        Some(mut file) if is_whole => {
+            let directory = file.directory();
+            file.value.resolve_paths(&directory);
+            Ok((file, parsed.problems))
+        }
+        _ => Err(Failure::all(&parsed.problems)),
+    }
+}
+
 /// Likewise from its text: what is right in it, and all that is not.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
@@ -71,6 +92,12 @@ fn placed(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
         true => problem.with_code(4),
         false => problem,
     }
+}
+
+/// Interfaces of a machine at rest without a subnet where `device_prefixes` is not set. A start goes on: they can get their address later.
+pub fn without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let resolved = file.value.resolve([0; 2], 0);
+    resolved.map_or_else(|_| Vec::new(), |resolved| places(file, &resolved.without_subnet))
 }
 
 /// What this machine lacks; nothing is changed. Warnings have exit code 0.

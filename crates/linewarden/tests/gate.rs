@@ -65,6 +65,12 @@ impl Site {
     }
 
     #[track_caller]
+    fn ip(&self, words: &'static str) {
+        let run = move || Command::new("ip").args(words.split_whitespace()).status();
+        assert!(self.namespace.run(run).unwrap().unwrap().success(), "{words}");
+    }
+
+    #[track_caller]
     fn refused(&self, words: &str) -> String {
         let output = self.run(words);
         assert!(!output.status.success(), "{words}");
@@ -72,8 +78,12 @@ impl Site {
     }
 
     fn serve(&self) -> Gateway {
+        self.serve_to(Stdio::inherit())
+    }
+
+    fn serve_to(&self, log: Stdio) -> Gateway {
         let mut command = self.command("serve --config gateway.toml --json --every 1");
-        let command = command.stdout(Stdio::piped());
+        let command = command.stdout(Stdio::piped()).stderr(log);
         let mut child = self.namespace.run(|| command.spawn().unwrap()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("\"loaded\":true")));
@@ -491,37 +501,135 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
     assert!(site.run("check --machine gateway.toml").status.success());
     site.serve().end(Signal::SIGKILL);
     assert!(!site.passes(), "the gate stays shut");
+    // Nothing that is removed is run or trusted: a directory that others may write is released, too.
+    set(&filesystem.0, 1234, 0o1777);
+    let error = site.refused("serve --config gateway.toml");
+    assert!(error.contains("has mode 1777"), "{error}");
     let released = site.run("serve --config gateway.toml --release");
     assert!(released.status.success() && site.passes(), "{released:?}");
 }
 
-/// Nothing tells where devices are: a default that takes them all would be no rule.
+/// A configuration that was changed, or that another version wrote, must not keep a gate shut.
 #[test]
-fn a_port_without_an_address_wants_the_devices_prefixes() {
+fn a_gate_is_released_by_a_configuration_that_cannot_start() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
+    let pins = format!("pin_directory = \"{}\"", filesystem.0.join("gates").display());
+    let site = site(directory.path(), &pins);
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let many = (1..=5)
+        .map(|host| format!("\"127.0.0.{host}\""))
+        .collect::<Vec<_>>();
+    let wrong = text
+        .replace("[\"127.0.0.0/8\"]", "[]\nunknown = true")
+        .replace("slots = 16", "slots = 0")
+        .replace("[\"127.0.0.1\"]", &format!("[{}]", many.join(", ")))
+        .replace("[registry]", "[log]\nlevel = \"loud\"\n[nobody_s]")
+        .replace("gate = \"open\"", "gate = 7");
+    site.serve().end(Signal::SIGKILL);
+    assert!(!site.passes(), "the gate stays shut");
+    std::fs::write(&path, &wrong).unwrap();
+    site.refused("serve --config gateway.toml");
+    let released = site.run("serve --config gateway.toml --release");
+    assert!(released.status.success() && site.passes(), "{released:?}");
+    // What it needs is not guessed.
+    for (needed, instead) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
+        std::fs::write(&path, wrong.replace(needed, instead)).unwrap();
+        site.refused("serve --config gateway.toml --release");
+    }
+}
+
+/// A default that admits every address would check nothing.
+#[test]
+fn an_interface_without_a_subnet_wants_the_devices_prefixes() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let site = site(directory.path(), "when_gone = \"open\"");
-    let link = || {
-        let words = "link add port0 type veth peer name port1";
-        Command::new("ip").args(words.split_whitespace()).status()
-    };
-    assert!(site.namespace.run(link).unwrap().unwrap().success());
+    for words in [
+        "link add port0 type veth peer name port1",
+        "link add bridge0 type bridge",
+        "link set port0 master bridge0",
+    ] {
+        site.ip(words);
+    }
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path)
         .unwrap()
         .replace("[\"lo\"]", "[\"port0\"]");
     std::fs::write(&path, &text).unwrap();
     assert!(site.run("check --machine gateway.toml").status.success());
-    std::fs::write(&path, text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "")).unwrap();
-    for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+    let text = text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "");
+    std::fs::write(&path, &text).unwrap();
+    let missing = |words: &str| {
         let error = site.refused(words);
+        let is_told = error.contains("device_prefixes is missing: interface port0");
         assert!(
-            error.contains("device_prefixes is missing: interface port0"),
+            is_told && error.contains("device_prefixes = [\"192.0.2.0/24\""),
             "{error}"
         );
+    };
+    missing("check --machine gateway.toml");
+    // No other host has room there.
+    site.ip("address add 10.9.0.1/32 dev bridge0");
+    site.ip("address add 10.9.0.2/32 dev port0");
+    missing("check --machine gateway.toml");
+    std::fs::write(&path, text.replace("addresses = [\"127.0.0.1\"]\n", "")).unwrap();
+    missing("serve --config gateway.toml");
+    std::fs::write(&path, text).unwrap();
+    site.ip("address add fd66::1/128 dev port0");
+    site.ip("address add 10.9.0.3/24 dev bridge0");
+    missing("check --machine gateway.toml");
+    site.ip("address add fd66::2/64 dev bridge0");
+    assert!(site.run("check --machine gateway.toml").status.success());
+}
+
+/// A gateway that ended with exit code 2 would not be started again after a slow DHCP server.
+#[test]
+fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
+    if skipped() {
+        return;
     }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    site.ip("link add port0 type veth peer name port1");
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text
+        .replace("[\"lo\"]", "[\"port0\"]")
+        .replace("[\"127.0.0.1\"]", "[\"10.9.0.1\"]")
+        .replace("device_prefixes = [\"127.0.0.0/8\"]\n", "");
+    std::fs::write(&path, text).unwrap();
+    let mut gateway = site.serve_to(Stdio::piped());
+    let mut log = BufReader::new(gateway.0.stderr.take().unwrap()).lines();
+    let mut until = |what: &str| -> Vec<String> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|line: &String| !line.contains(what)) {
+            seen.push(log.next().expect(what).unwrap());
+        }
+        seen
+    };
+    until("interface port0, its bridge or bond, VLANs and macvlans have no address in a subnet");
+    site.ip("address add 10.9.0.1/24 dev port0");
+    let seen = until("device_prefixes=\"10.9.0.0/24\" refused_addresses=2");
+    assert!(
+        !seen.iter().any(|line| line.contains("no subnet")),
+        "once: {seen:?}"
+    );
+    // Subnets of a macvlan on the interface, and one that the first subnet contains.
+    site.ip("link add link port0 name over0 type macvlan");
+    site.ip("address add 10.9.7.1/24 dev over0");
+    until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=4");
+    site.ip("address add 10.9.0.77/25 dev port0");
+    until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=6");
+    site.ip("address flush dev port0");
+    until("device_prefixes=\"10.9.7.0/24\" refused_addresses=2");
+    gateway.end(Signal::SIGTERM);
 }
 
 /// A data plane that ends by itself ends the gateway, so that a service manager notices.
@@ -532,16 +640,12 @@ fn an_interface_that_goes_away_ends_the_gateway() {
     }
     let directory = tempfile::tempdir().unwrap();
     let site = site(directory.path(), "when_gone = \"open\"");
-    let ip = |words: &'static str| {
-        let run = move || Command::new("ip").args(words.split_whitespace()).status();
-        assert!(site.namespace.run(run).unwrap().unwrap().success(), "{words}");
-    };
-    ip("link add gone0 type veth peer name gone1");
+    site.ip("link add gone0 type veth peer name gone1");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("[\"lo\"]", "[\"lo\", \"gone0\"]")).unwrap();
     let mut gateway = site.serve();
-    ip("link delete gone0");
+    site.ip("link delete gone0");
     assert_eq!(gateway.0.wait().unwrap().code(), Some(1));
 }
 

@@ -9,10 +9,12 @@
 
 mod support;
 
+use std::mem::offset_of;
 use std::path::Path;
 use std::time::Instant;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use linewarden_dataplane::layout::{Control, SourceBank, SourcePrefix, Sources};
 use linewarden_lab::xdp_pass::XdpPass;
 use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
@@ -61,6 +63,10 @@ key = \"gateway.evidence-key\"
 boot_count = \"boot-count\"
 socket = \"evidence.sock\"
 ";
+
+/// Where a data plane has where devices are: which bank is in force, and behind it the two banks.
+const SOURCE_BANK_AT: usize = offset_of!(Control, source_bank);
+const SOURCE_BANK_BYTES: usize = size_of::<SourceBank>();
 
 struct Site {
     gateway: Namespace,
@@ -147,8 +153,8 @@ impl Site {
     }
 }
 
-/// Changes a setting of a gateway by its map, as anybody with the privilege can.
-fn change_settings(serving: &Process) {
+/// Changes the memory of a gateway by its map, as anybody with the privilege can.
+fn change_control(serving: &Process, change: impl FnOnce(&mut Vec<u8>)) {
     let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", serving.id())).unwrap();
     let map_id = |text: String| {
         let line = text.lines().find(|line| line.starts_with("map_id:"))?;
@@ -160,9 +166,13 @@ fn change_settings(serving: &Process) {
     let control = maps.into_iter().find(|map| map.name() == "control").unwrap();
     let key = 0u32.to_ne_bytes();
     let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-    // The highest byte of the limit of NAKs, behind the lease and two numbers more.
-    value[64 + 5 * 4 + 3] ^= 1;
+    change(&mut value);
     control.update(&key, &value, MapFlags::ANY).unwrap();
+}
+
+/// The highest byte of the limit of NAKs, behind the lease and two numbers more.
+fn change_settings(serving: &Process) {
+    change_control(serving, |value| value[64 + 5 * 4 + 3] ^= 1);
 }
 
 fn stands(state: &'static str) -> impl Fn(&Value) -> bool {
@@ -213,6 +223,66 @@ fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_put_ri
     let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
     let told = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
     assert_eq!((told("trusted"), told("distrusted")), (2, 1), "{audit}");
+}
+
+/// A machine gets and loses addresses: the data plane follows, and its evidence stays as it was. What somebody else writes into
+/// the same memory is shown.
+#[test]
+fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
+    let Some(site) = Site::new() else {
+        println!("SKIPPED: no root, or no unshare, ip and ethtool");
+        return;
+    };
+    site.run("registry create --registry fleet.registry --key-file master.key");
+    site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    site.key("gateway");
+    site.key("operator");
+    let serving = site.serve();
+    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.make_reference();
+    serving.terminate();
+    std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
+    let serving = site.serve();
+    serving.wait_for("trust", stands("trusted"));
+
+    for words in [
+        "ip addr flush dev h0 scope global",
+        "ip addr add 10.9.2.2/24 dev h0",
+        "ip route replace 10.9.1.1 dev h0",
+    ] {
+        site.device.run(site.at(), words);
+    }
+    assert!(!site.authenticates(1), "the gateway has no such subnet");
+    serving.wait_for_count("drop_source_not_device", 1);
+    site.gateway
+        .run(site.at(), "ip link add link v name over0 type macvlan");
+    site.gateway.run(site.at(), "ip addr add 10.9.2.1/24 dev over0");
+    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    let (code, said) = site.appraise();
+    assert_eq!((code, said.contains("nothing differs")), (0, true), "{said}");
+
+    site.gateway.run(site.at(), "ip addr add 10.9.2.2/32 dev lo");
+    let before = serving.count("drop_source_not_device");
+    let until = Instant::now() + PATIENCE;
+    while site.authenticates(1) {
+        assert!(Instant::now() < until, "the address is the gateway's own");
+    }
+    serving.wait_for_count("drop_source_not_device", before + 1);
+    let (code, said) = site.appraise();
+    assert_eq!((code, said.contains("nothing differs")), (0, true), "{said}");
+
+    // The first prefix of IPv4, in the bank that is in force: every address is a device's.
+    change_control(&serving, |value| {
+        let bank = usize::from(value[SOURCE_BANK_AT] & 1) * SOURCE_BANK_BYTES;
+        let prefix = SOURCE_BANK_AT + size_of::<u64>() + bank + offset_of!(Sources, prefix);
+        value[prefix..prefix + size_of::<SourcePrefix>()].fill(0);
+    });
+    let line = serving.wait_for("distrust", stands("distrusted"));
+    let why = line["trust"]["why"].as_str().unwrap();
+    assert!(why.contains("map control: differs"), "{why}");
+    serving.terminate();
+    let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
+    assert_eq!(audit.matches("\"event\":\"distrusted\"").count(), 1, "{audit}");
 }
 
 #[test]

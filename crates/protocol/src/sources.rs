@@ -10,7 +10,7 @@ use crate::frame::names_a_host;
 /// Most prefixes of devices.
 pub const PREFIXES_MAX: usize = 16;
 /// Most addresses of one family that lie inside the prefixes and are refused.
-pub const REFUSED_MAX: usize = 32;
+pub const REFUSED_MAX: usize = 64;
 
 /// An address prefix (RFC 4632 3.1, RFC 4291 2.3). The bits behind it are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,6 +70,12 @@ impl Prefix {
         Self::around(address, self.bits).is_some_and(|around| around.network == self.network)
     }
 
+    /// Whether all of another prefix lies inside.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.bits <= other.bits && self.contains(other.network)
+    }
+
     /// The subnet-directed broadcast address (RFC 919); none of IPv6, nor of an IPv4 prefix of 31 or 32 bits (RFC 3021).
     #[must_use]
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
@@ -111,6 +117,26 @@ impl fmt::Display for Prefix {
     }
 }
 
+/// An address of the gateway's machine, and the subnet that the address is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Its subnet.
+    pub subnet: Prefix,
+}
+
+impl OwnAddress {
+    /// An address without a subnet, as a /32 or /128.
+    #[must_use]
+    pub fn alone(address: IpAddr) -> Self {
+        let bits = width(address);
+        let network = address;
+        let subnet = Prefix { network, bits };
+        Self { address, subnet }
+    }
+}
+
 /// The source addresses that REQUESTs and RESPONSEs are taken from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceSources {
@@ -118,28 +144,52 @@ pub struct DeviceSources {
     /// Inside the prefixes, and not a device's.
     refused: Vec<IpAddr>,
     admits_loopback: bool,
+    follows_interfaces: bool,
 }
 
 impl DeviceSources {
     /// `local`: the gateway's addresses, which devices send to; `others`: further addresses of its machine. A gateway
     /// that has none but loopback addresses (or the unspecified one, which stands for all) serves devices on its own
-    /// machine: there loopback sources are admitted, if the prefixes contain them.
+    /// machine: there loopback sources are admitted, if the prefixes contain them. The machine's subnets have broadcast
+    /// addresses. The last address of a prefix is a host's address, for a prefix can be a part of a subnet.
     #[must_use]
-    pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[IpAddr]) -> Self {
+    pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[OwnAddress]) -> Self {
         let admits_loopback =
             !local.is_empty() && local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
         let is_inside = |address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(*address));
-        let own = local.iter().chain(others).copied();
+        let own = local.iter().copied().chain(others.iter().map(|own| own.address));
         let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
-        let broadcast = prefixes.iter().filter_map(Prefix::broadcast).map(IpAddr::V4);
-        let mut refused: Vec<IpAddr> = own.chain(broadcast).filter(is_inside).collect();
+        let broadcast = others.iter().filter_map(|own| own.subnet.broadcast());
+        let mut refused: Vec<IpAddr> = own.chain(broadcast.map(IpAddr::V4)).filter(is_inside).collect();
         refused.sort_unstable();
         refused.dedup();
         Self {
             prefixes: prefixes.to_vec(),
             refused,
             admits_loopback,
+            follows_interfaces: false,
         }
+    }
+
+    /// The same, with prefixes that are subnets of the machine's interfaces, and not of the configuration.
+    #[must_use]
+    pub fn following_interfaces(self) -> Self {
+        Self {
+            follows_interfaces: true,
+            ..self
+        }
+    }
+
+    /// Whether the prefixes are the subnets of the machine's interfaces.
+    #[must_use]
+    pub fn follows_interfaces(&self) -> bool {
+        self.follows_interfaces
+    }
+
+    /// Whether the prefixes contain the address, whichever host has it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.prefixes.iter().any(|prefix| prefix.contains(address))
     }
 
     /// What a source has to lie in.
@@ -148,7 +198,7 @@ impl DeviceSources {
         &self.prefixes
     }
 
-    /// Addresses inside the prefixes that no device has: the gateway's own, and the prefixes' broadcast addresses.
+    /// Addresses inside the prefixes that no device has: the gateway's own, and broadcast addresses of the machine's subnets.
     #[must_use]
     pub fn refused(&self) -> &[IpAddr] {
         &self.refused
@@ -165,7 +215,7 @@ impl DeviceSources {
     pub fn admits(&self, source: IpAddr) -> bool {
         names_a_host(source)
             && (self.admits_loopback || !source.is_loopback())
-            && self.prefixes.iter().any(|prefix| prefix.contains(source))
+            && self.contains(source)
             && !self.refused.contains(&source)
     }
 }
@@ -178,6 +228,10 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    fn alone(text: &str) -> OwnAddress {
+        OwnAddress::alone(ip(text))
     }
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
@@ -236,7 +290,12 @@ mod tests {
     fn no_prefix_makes_these_a_device() {
         let everything = prefixes(&["0.0.0.0/0", "::/0", "10.66.0.0/16"]);
         let own = ["10.66.0.254", "fd66::fe"].map(ip);
-        let sources = DeviceSources::new(&everything, &own, &[ip("10.77.0.1"), ip("fe80::1")]);
+        let link = OwnAddress {
+            address: own[0],
+            subnet: everything[2],
+        };
+        let others = [alone("10.77.0.1"), alone("fe80::1"), link];
+        let sources = DeviceSources::new(&everything, &own, &others);
         for never in [
             "10.66.0.254",
             "fd66::fe",
@@ -274,11 +333,36 @@ mod tests {
     }
 
     #[test]
+    fn broadcast_addresses_are_those_of_the_machines_subnets() {
+        let own = |address: &str, subnet: &str| OwnAddress {
+            address: ip(address),
+            subnet: subnet.parse().unwrap(),
+        };
+        let machine = [
+            own("192.0.2.1", "192.0.2.0/24"),
+            own("198.51.100.0", "198.51.100.0/31"),
+            own("203.0.113.7", "203.0.113.7/32"),
+        ];
+        let refused = |texts: &[&str]| -> Vec<IpAddr> {
+            let sources = DeviceSources::new(&prefixes(texts), &[ip("192.0.2.1")], &machine);
+            sources.refused().to_vec()
+        };
+        // Parts of the subnet, and prefixes behind a router.
+        let narrow = ["192.0.2.64/26", "192.0.2.192/26", "198.18.0.0/15", "10.1.0.0/25"];
+        assert_eq!(refused(&narrow), [ip("192.0.2.255")]);
+        // RFC 3021: two hosts, and one.
+        let all = ["192.0.2.1", "192.0.2.255", "198.51.100.0", "203.0.113.7"];
+        assert_eq!(refused(&["0.0.0.0/0"]), all.map(ip));
+        let everything = DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &machine);
+        assert!(everything.admits(ip("198.51.100.1")) && !everything.admits(ip("255.255.255.255")));
+    }
+
+    #[test]
     fn only_a_gateway_without_a_link_serves_loopback_devices() {
         let prefixes = prefixes(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
         for local in [&["127.0.0.1", "::1"][..], &["0.0.0.0"]] {
             let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
-            let sources = DeviceSources::new(&prefixes, &local, &[ip("10.0.0.1")]);
+            let sources = DeviceSources::new(&prefixes, &local, &[alone("10.0.0.1")]);
             assert!(
                 ["127.0.0.1", "127.4.5.6", "::1"]
                     .map(ip)

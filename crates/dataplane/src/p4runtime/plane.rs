@@ -7,6 +7,7 @@ use linewarden_p4runtime::translate::Read;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::FRESH_MAX_AGE_MS;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 use super::clock::Reading;
@@ -158,6 +159,9 @@ impl DataPlane for P4Runtime {
             return Err(error.into());
         }
         Ok(())
+    }
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        self.live.sources = sources.clone();
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);

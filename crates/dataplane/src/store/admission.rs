@@ -1,6 +1,7 @@
 //! Which MAC addresses are the gateway's, by interface, and which source addresses can be a device's: written by user space while
 //! packets flow, read by `bpf/lw_admission.h` and, here, by `host`.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -9,8 +10,8 @@ use linewarden_protocol::frame::{Mac, ip_bytes};
 use linewarden_protocol::keys::halves;
 use linewarden_protocol::sources::{DeviceSources, Prefix};
 
-use super::{Regions, Store, wire_word};
-use crate::layout::{Control, PORT_MACS, PORTS, Port, Sources};
+use super::{Region, Regions, Store, wire_word};
+use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 
 /// Stands for no MAC address: none has more than 48 bits.
 const NO_MAC: u64 = u64::MAX;
@@ -22,11 +23,39 @@ const MAPPED_BITS: u8 = 96;
 /// Puts other sources into force. The ones before stay whole for whoever reads them just now.
 pub(super) fn put(control: &Control, sources: &DeviceSources) {
     let next = control.source_bank.load(Acquire).wrapping_add(1);
-    let bank = control.sources.get((next & 1) as usize);
-    for (family, v4) in bank.iter().flat_map(|bank| bank.family.iter().zip([true, false])) {
-        fill(family, sources, v4);
+    if let Some(bank) = control.sources.get((next & 1) as usize) {
+        fill_bank(bank, sources);
     }
     control.source_bank.store(next, Release);
+}
+
+fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
+    for (family, v4) in bank.family.iter().zip([true, false]) {
+        fill(family, sources, v4);
+    }
+}
+
+/// The bytes of a bank with these sources in force, for those who read the memory from the kernel.
+///
+/// # Errors
+/// No memory.
+pub(crate) fn bank_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
+    let region = Region::<SourceBank>::anonymous(1)?;
+    let mut bytes = Vec::with_capacity(size_of::<SourceBank>());
+    for bank in region.iter() {
+        fill_bank(bank, sources);
+        for family in &bank.family {
+            let counts = [&family.quick, &family.loopback, &family.prefixes, &family.refused];
+            bytes.extend(counts.iter().flat_map(|count| count.load(Relaxed).to_ne_bytes()));
+            let prefixes = family
+                .prefix
+                .iter()
+                .flat_map(|prefix| [&prefix.net, &prefix.mask]);
+            let words = prefixes.chain(&family.address).flat_map(load);
+            bytes.extend(words.flat_map(u64::to_ne_bytes));
+        }
+    }
+    Ok(bytes)
 }
 
 /// One family's; link-local prefixes last, for the first is looked at first.
@@ -146,22 +175,37 @@ impl Regions {
         let Some(port) = control.and_then(|control| place(control, ifindex)) else {
             return false;
         };
-        let macs = macs
-            .iter()
-            .map(|[a, b, c, d, e, f]| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]));
-        for (cell, mac) in port.mac.iter().zip(macs.chain([NO_MAC; PORT_MACS])) {
-            cell.store(mac, Relaxed);
+        for (cell, mac) in port.mac.iter().zip(mac_words(macs)) {
+            // What has not changed stays in the caches of the packet path.
+            if cell.load(Relaxed) != mac {
+                cell.store(mac, Relaxed);
+            }
         }
-        port.ifindex.store(ifindex.into(), Release);
+        if port.ifindex.load(Relaxed) != u64::from(ifindex) {
+            port.ifindex.store(ifindex.into(), Release);
+        }
         true
     }
 }
 
+/// As an interface's place holds them: the first [`PORT_MACS`].
+pub(crate) fn mac_words(macs: &[Mac]) -> [u64; PORT_MACS] {
+    let word = |[a, b, c, d, e, f]: &Mac| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]);
+    std::array::from_fn(|at| macs.get(at).map_or(NO_MAC, word))
+}
+
 impl Store {
     /// Sets the MAC addresses of an interface on the devices' side: its own first, then those of what frames go on to from it.
-    /// `false`: there is no room for one more interface.
+    /// At most [`PORT_MACS`] are taken. `false`: there is no room for one more interface.
     pub fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
         self.regions.set_port(ifindex, macs)
+    }
+
+    /// Puts other sources into force, while packets flow.
+    pub fn set_sources(&self, sources: &DeviceSources) {
+        if let Some(control) = self.regions.control.first() {
+            put(control, sources);
+        }
     }
 
     /// Forgets all interfaces but these: memory that was taken up has those of the process before, too.
@@ -187,6 +231,8 @@ fn place(control: &Control, ifindex: u32) -> Option<&Port> {
 
 #[cfg(test)]
 mod tests {
+    use linewarden_protocol::sources::OwnAddress;
+
     use super::*;
     use crate::store::Region;
 
@@ -226,7 +272,9 @@ mod tests {
             vec![],
         ];
         let locals: [&[&str]; 2] = [&["10.66.0.254", "fd66::fe"], &["127.0.0.1", "::1"]];
-        let others: Vec<IpAddr> = (1..20u8).map(|n| IpAddr::from([10, 66, 0, n * 9])).collect();
+        let others: Vec<OwnAddress> = (1..20u8)
+            .map(|n| OwnAddress::alone([10, 66, 0, n * 9].into()))
+            .collect();
         let addresses = [
             "10.66.0.1",
             "10.66.0.3",

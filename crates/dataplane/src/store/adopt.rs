@@ -17,7 +17,7 @@ use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
 /// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
-pub(crate) const LAYOUT: u32 = 5;
+pub(crate) const LAYOUT: u32 = 6;
 
 /// What an earlier process left.
 #[derive(Clone, Debug, Default)]
@@ -377,6 +377,7 @@ mod tests {
             lap_port: 20550,
             local: Vec::new(),
             device_prefixes: Vec::new(),
+            follows_interfaces: false,
             other_addresses: Vec::new(),
             fragments: false,
             gate: Gate::Open,

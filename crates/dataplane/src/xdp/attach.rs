@@ -45,7 +45,7 @@ impl Attachment {
         gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
         let place = Place::of(directory, ifindex)?;
-        let owner = place.lock()?;
+        let owner = place.lock(Purpose::Keep)?;
         // Before the program that calls it; after that one is on the interface, that of the process before is not called any more.
         let table = called
             .map(|mut table| programs::pin(&mut table, &place.path))
@@ -77,7 +77,7 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
     if !place.path.exists() {
         return Ok(false);
     }
-    let _owner = place.lock()?;
+    let _owner = place.lock(Purpose::Remove)?;
     super::quiet_libbpf();
     super::seal::remove(ifindex);
     let pin = place.link();
@@ -120,7 +120,7 @@ pub struct Held {
 #[must_use]
 pub fn held(directory: &Path, ifindex: u32) -> Option<Held> {
     let place = Place::of(directory, ifindex).ok()?;
-    let is_held = place.link().exists() && place.try_lock().is_ok();
+    let is_held = place.link().exists() && place.try_lock(Purpose::Remove).is_ok();
     is_held.then(|| Held {
         gateway_id: place.owner(),
         place: place.path,
@@ -138,11 +138,23 @@ pub fn strays(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
         let name = entry.file_name().into_string().ok()?;
         let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
         let place = Place { path: entry.path() };
-        let is_stray = !interfaces.contains(&ifindex) && place.link().exists() && place.try_lock().is_ok();
+        let is_stray = !interfaces.contains(&ifindex)
+            && place.link().exists()
+            && place.try_lock(Purpose::Remove).is_ok();
         is_stray.then_some(ifindex)
     };
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.flatten().filter_map(held).collect()
+}
+
+/// What a place is locked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To take up what is pinned there, and to pin: only this user may be able to write there.
+    Keep,
+    /// To look, or to remove what is pinned there. Nothing of it is run, so the owner and the mode of the directory do not matter: a
+    /// gate that cannot be released would stay shut.
+    Remove,
 }
 
 /// A directory of the BPF filesystem for an interface. Its name holds the network namespace's number too: two
@@ -202,18 +214,18 @@ impl Place {
     }
 
     /// As [`Place::try_lock`], but waits for somebody who only looks.
-    pub(super) fn lock(&self) -> Result<File, DataPlaneError> {
+    pub(super) fn lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
         for _ in 0..LOOKS_MAX {
-            if let Ok(owner) = self.try_lock() {
+            if let Ok(owner) = self.try_lock(purpose) {
                 return Ok(owner);
             }
             std::thread::sleep(LOOK);
         }
-        self.try_lock()
+        self.try_lock(purpose)
     }
 
     /// Makes the directory, and keeps every other gateway out for as long as the file is open.
-    fn try_lock(&self) -> Result<File, DataPlaneError> {
+    fn try_lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
         let what = || format!("keeping the program in {}", self.path.display());
         let failed = |error: io::Error| {
             let hint = "it wants the BPF filesystem: `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set when_gone = \"open\"";
@@ -230,7 +242,9 @@ impl Place {
             std::fs::remove_dir(&self.path).ok();
             return Err(failed(io::ErrorKind::Unsupported.into()));
         }
-        secure::check(&directory, &self.path).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        if purpose == Purpose::Keep {
+            secure::check(&directory, &self.path).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        }
         match directory.try_lock() {
             Ok(()) => Ok(directory),
             Err(TryLockError::WouldBlock) => {

@@ -5,6 +5,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use linewarden_protocol::frame::Mac;
 
 use super::Xdp;
+use crate::layout::PORT_MACS;
 use crate::{DataPlaneError, ethtool, links};
 
 impl Xdp {
@@ -76,12 +77,21 @@ impl Xdp {
 
     /// Sets which MAC addresses frames that come in by this interface are the gateway's by; of others none is answered.
     /// [`Xdp::attach`] finds them out; this is for programs that are only run. `false`: there is no room for the interface.
-    pub fn set_own_macs(&self, ifindex: u32, macs: &[Mac]) -> bool {
+    pub fn set_own_macs(&mut self, ifindex: u32, macs: &[Mac]) -> bool {
+        let before = self.macs.insert(ifindex, macs.to_vec());
+        if macs.len() > PORT_MACS && before.is_none_or(|before| before.len() <= PORT_MACS) {
+            tracing::warn!(
+                interface = ethtool::told_of(ifindex),
+                mac_addresses = macs.len(),
+                "the interface, its bridge or bond, VLANs and macvlans have more than {PORT_MACS} MAC addresses; messages to the \
+                 others are not answered"
+            );
+        }
         self.store.set_port(ifindex, macs)
     }
 
     /// Looks for MAC addresses that have changed. In the network namespace of the interfaces.
-    pub(super) fn follow_macs(&self) {
+    pub(super) fn follow_macs(&mut self) {
         if self.inside.is_empty() {
             return;
         }
@@ -92,11 +102,11 @@ impl Xdp {
                 return;
             }
         };
-        for ifindex in &self.inside {
+        for ifindex in self.inside.clone() {
             // Of an interface that is gone there is nothing to learn.
-            let macs = links::macs_of(&links, *ifindex);
+            let macs = links::macs_of(&links, ifindex);
             if !macs.is_empty() {
-                self.set_own_macs(*ifindex, &macs);
+                self.set_own_macs(ifindex, &macs);
             }
         }
         self.store.keep_ports(&self.inside);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore as _, MapHandle, OpenObject};
 
-use super::attach::Place;
+use super::attach::{Place, Purpose};
 use crate::DataPlaneError;
 use crate::config::Config;
 use crate::layout::Control;
@@ -43,10 +43,10 @@ pub(super) struct Memory {
 
 impl Memory {
     /// In the calling thread's network namespace.
-    pub(super) fn of(directory: &Path, gateway_id: u32) -> Result<Self, DataPlaneError> {
+    pub(super) fn of(directory: &Path, gateway_id: u32, purpose: Purpose) -> Result<Self, DataPlaneError> {
         let place = Place::of_memory(directory, gateway_id)?;
         Ok(Self {
-            _owner: place.lock()?,
+            _owner: place.lock(purpose)?,
             path: place.path,
         })
     }
@@ -96,7 +96,7 @@ pub fn release_memory(directory: &Path, gateway_id: u32) -> Result<bool, DataPla
     if !Place::of_memory(directory, gateway_id)?.path.exists() {
         return Ok(false);
     }
-    let memory = Memory::of(directory, gateway_id)?;
+    let memory = Memory::of(directory, gateway_id, Purpose::Remove)?;
     let found = memory.forget()?;
     std::fs::remove_dir(&memory.path)
         .map_err(|error| DataPlaneError::kernel(format!("removing {}", memory.path.display()), error))?;

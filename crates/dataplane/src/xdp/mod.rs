@@ -29,6 +29,7 @@ mod stamp;
 pub mod stamp_bench;
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -40,14 +41,16 @@ use std::sync::atomic::AtomicU64;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut, ProgramType};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
+use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::DroppedTypes;
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
 pub use self::attach::{Held, has_large_frames, held, release, strays};
 pub use self::keep::release_memory;
 pub use self::secure::{InsecureDirectory, insecure};
 
-use self::attach::Attachment;
+use self::attach::{Attachment, Purpose};
 use self::dropped::DroppedPlaces;
 use self::keep::Memory;
 use self::rings::Rings;
@@ -90,6 +93,9 @@ pub struct Xdp {
     forwards: Vec<u32>,
     /// Interfaces on the devices' side.
     inside: Vec<u32>,
+    /// Their MAC addresses, and where messages are taken from, as they were written last.
+    macs: BTreeMap<u32, Vec<Mac>>,
+    sources: DeviceSources,
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<FrameSender>,
@@ -131,7 +137,7 @@ impl Xdp {
     /// Those of [`Xdp::load`]; no BPF filesystem; a process of this gateway that lives.
     pub fn load_kept(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
-        let memory = Memory::of(directory, config.gateway_id.0)?;
+        let memory = Memory::of(directory, config.gateway_id.0, Purpose::Keep)?;
         if let Some(hash_seed) = memory.seed(config) {
             let mut kept = config.clone();
             kept.geometry.hash_seed = hash_seed;
@@ -241,6 +247,8 @@ impl Xdp {
             seals: Vec::new(),
             forwards: Vec::new(),
             inside: Vec::new(),
+            macs: BTreeMap::new(),
+            sources: config.sources(),
             attachments: Vec::new(),
             rings,
             sender: open_sender(config.miss_per_s),
@@ -520,8 +528,16 @@ impl StoreBacked for Xdp {
             );
         }
         self.store.set_live(live, boot_s);
+        self.sources.clone_from(&live.sources);
         self.forward_to_no_others(&live.forward_to);
         Ok(())
+    }
+
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        self.store.set_sources(sources);
+        self.sources.clone_from(sources);
+        // A new address is often that of a new interface.
+        self.follow_macs();
     }
 
     fn follow_links(&mut self) {

@@ -136,7 +136,7 @@ impl Run<'_> {
             let [unknown, unrouted] = nowhere(v6);
             to = self.pick(&[other_service(v6), other_service(v6), unknown, unrouted]);
         }
-        to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0]);
+        to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0, 67, 68, 546, 547]);
         if !self.one_in(20) {
             to.port = 8080;
         }
@@ -228,6 +228,9 @@ impl Run<'_> {
             device.end(true).ip,
             other.ip,
             gateway_end(true).ip,
+            // In no prefix, and in another one of some settings.
+            [0xfd67, 0, 0, 0, 0, 0, 0, 9].into(),
+            [0xfd66, 0, 0, 1, 0, 0, 0, 9].into(),
             [0xfe80, 0, 0, 0, 0, 0, 0, 9].into(),
             [0; 8].into(),
             [0xff02, 0, 0, 0, 0, 0, 0, 1].into(),

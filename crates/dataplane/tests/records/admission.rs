@@ -81,6 +81,15 @@ fn from_sources() -> Vec<Record> {
         DropSourceNotDevice,
     ));
     records.push(record(
+        "REQUEST from the last address of a part of the subnet",
+        |w| {
+            w.pool(A, 0, 4);
+            w.move_devices(&["10.66.128.0/18"]);
+        },
+        move |w| frame([10, 66, 191, 255].into()).udp(&w.request(A)),
+        ReplyChallenge,
+    ));
+    records.push(record(
         "REQUEST from where devices are since",
         |w| {
             w.pool(A, 0, 4);

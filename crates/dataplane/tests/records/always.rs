@@ -215,6 +215,43 @@ fn neighbor_discovery() -> Vec<Case> {
     ]
 }
 
+/// Unicast neighbor discovery with two of the devices' prefixes on one link, and with a part of one /64.
+fn prefixes() -> Vec<Record> {
+    const SECOND: &str = "fd66:0:0:1::9";
+    let sets: [(&'static [&'static str], [bool; 5]); 3] = [
+        (
+            &["10.66.0.0/16", "fd66::/64", "fd66:0:0:1::/64"],
+            [true, true, true, false, false],
+        ),
+        (
+            &["10.66.0.0/16", "fd66::/112"],
+            [false, false, true, false, false],
+        ),
+        (&["10.66.0.0/16"], [false; 5]),
+    ];
+    let pairs = [
+        ("one prefix to the other", GLOBAL, SECOND),
+        ("the other prefix", SECOND, GLOBAL),
+        ("a device to its /64", "fd66::1", BESIDE),
+        ("a foreign source to its /64", "fd77::8", FAR),
+        ("a device to a service", GLOBAL, FAR),
+    ];
+    let mut records = Vec::new();
+    for (set, passes) in sets {
+        for ((name, from, to), passes) in pairs.into_iter().zip(passes) {
+            let frame = nd(from, to, 135, &target(to, &options(1)));
+            let verdict = if passes { PassAlways } else { DropGate };
+            records.push(record(
+                format!("neighbor solicitation from {name}, devices in {set:?}"),
+                move |w| w.move_devices(set),
+                move |_| frame.clone(),
+                verdict,
+            ));
+        }
+    }
+    records
+}
+
 fn arp_and_dhcp() -> Vec<Case> {
     let arp = between("10.66.128.1", "10.66.0.9").arp_request();
     let discover = dhcp("0.0.0.0", "255.255.255.255").dhcp();
@@ -678,7 +715,7 @@ fn everywhere() -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     assert_eq!(gateway_end(true).ip, OWN.parse::<IpAddr>().unwrap());
     let exact = || {
-        let records = [listed(), no_device_s(), types(), controls(false)];
+        let records = [listed(), prefixes(), no_device_s(), types(), controls(false)];
         records.into_iter().flatten()
     };
     let named = || controls(true).into_iter().chain(servers());

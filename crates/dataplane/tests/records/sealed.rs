@@ -267,6 +267,25 @@ fn wrong() -> Vec<Record> {
         record("the length field", with_session, bent(7, &[0]), DropLength),
         record("into LAP's port", with_session, to_port(LAP_PORT), DropGatePort),
         record("into port 0", with_session, to_port(0), DropGatePort),
+        record("for DHCP clients", with_session, to_port(68), DropGateRole),
+        record(
+            "for DHCPv6 clients over IPv4",
+            with_session,
+            to_port(546),
+            PassData,
+        ),
+        record(
+            "for DHCPv6 clients",
+            with_session6,
+            |w| {
+                let to = Endpoint {
+                    port: 546,
+                    ..service_end(true)
+                };
+                sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+            },
+            DropGateRole,
+        ),
         record(
             "another destination",
             with_session,

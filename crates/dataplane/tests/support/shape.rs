@@ -7,7 +7,7 @@ use linewarden_evidence::inband::Form;
 use linewarden_protocol::classic as oracle_classic;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::gateway::{self, ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
-use linewarden_protocol::sources::Prefix;
+use linewarden_protocol::sources::{OwnAddress, Prefix};
 use linewarden_protocol::wire;
 
 use super::device::{Dev, GATEWAY, gateway_end};
@@ -29,6 +29,14 @@ pub fn device_prefixes() -> Vec<Prefix> {
     ["10.66.0.0/16", "fd66::/64"]
         .map(|text| text.parse().unwrap())
         .to_vec()
+}
+
+/// The gateway's address on the devices' link.
+pub fn own_address() -> OwnAddress {
+    OwnAddress {
+        address: gateway_end(false).ip,
+        subnet: device_prefixes()[0],
+    }
 }
 
 /// How the data planes are configured.
@@ -129,7 +137,8 @@ impl Shape {
             lap_port: wire::LAP_PORT,
             local: vec![gateway_end(false).ip, gateway_end(true).ip],
             device_prefixes: device_prefixes(),
-            other_addresses: Vec::new(),
+            follows_interfaces: false,
+            other_addresses: vec![own_address()],
             fragments: false,
             gate: self.gate,
             nak_per_s: self.nak_per_s,

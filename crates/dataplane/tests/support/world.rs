@@ -111,7 +111,7 @@ pub fn real_now() -> Now {
 /// `None`, with the reason printed, where eBPF programs may not be loaded.
 pub fn load_xdp(config: &Config) -> Option<Xdp> {
     match Xdp::load(config) {
-        Ok(xdp) => {
+        Ok(mut xdp) => {
             assert!(xdp.set_own_macs(INGRESS, &[gateway_end(false).mac]));
             Some(xdp)
         }

@@ -2,19 +2,35 @@
 
 use std::net::IpAddr;
 
-use linewarden_protocol::sources::Prefix;
+use linewarden_dataplane::Links;
+use linewarden_dataplane::config::sources_problems;
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use serde::{Deserialize as _, Deserializer};
 
-use super::{FieldError, GatewaySection};
-use crate::addresses::{self, OwnAddress};
+use super::resolve::plane_field;
+use super::{FieldError, GatewayConfig, GatewaySection};
+use crate::addresses::{self, InterfaceAddress, InterfaceError};
 
 /// Of the gateway and of its devices.
 pub(super) struct Addresses {
     /// Which devices send to.
     pub(super) local: Vec<IpAddr>,
     pub(super) devices: Vec<Prefix>,
-    /// All of this machine.
-    pub(super) others: Vec<IpAddr>,
+    /// The prefixes are subnets of the interfaces.
+    pub(super) follows_interfaces: bool,
+    /// All of this machine that a device could claim.
+    pub(super) others: Vec<OwnAddress>,
+    /// Interfaces without a subnet, while `device_prefixes` is not set: no device behind them is admitted.
+    pub(super) without_subnet: Vec<FieldError>,
+}
+
+/// From where messages are taken, by the machine's addresses of the moment.
+#[derive(Debug)]
+pub struct FoundSources {
+    /// The sources.
+    pub sources: DeviceSources,
+    /// See [`Resolved`](super::Resolved).
+    pub without_subnet: Vec<FieldError>,
 }
 
 /// Prefixes as texts, such as `192.0.2.0/24`.
@@ -27,60 +43,95 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     texts.into_iter().map(prefix).collect::<Result<_, _>>().map(Some)
 }
 
+impl GatewayConfig {
+    /// From where messages are taken, by the machine's addresses of the moment. `local`: those that devices send to, as the data plane
+    /// was started with.
+    ///
+    /// # Errors
+    /// The kernel gives no list; more than the data plane has room for.
+    pub fn find_sources(&self, local: &[IpAddr]) -> Result<FoundSources, FieldError> {
+        let found = self.gateway.find_beside(local.to_vec())?;
+        let sources = DeviceSources::new(&found.devices, local, &found.others);
+        if let Some(problem) = sources_problems(&sources).pop() {
+            return Err(plane_field(problem));
+        }
+        Ok(FoundSources {
+            sources: match found.follows_interfaces {
+                true => sources.following_interfaces(),
+                false => sources,
+            },
+            without_subnet: found.without_subnet,
+        })
+    }
+}
+
 impl GatewaySection {
     /// Looked up on this machine, but for those that are named.
     pub(super) fn find_addresses(&self) -> Result<Addresses, FieldError> {
-        let own = addresses::own().map_err(|error| FieldError::new(&["gateway"], error))?;
-        let local = self.local_addresses()?;
-        let devices = match &self.device_prefixes {
-            Some(prefixes) => prefixes.clone(),
-            None => self.device_subnets(&own, &local)?,
+        let found = self.find_beside(self.local_addresses()?)?;
+        match found.without_subnet.first() {
+            // An address that is named can come later, and its subnet with it.
+            Some(problem) if self.addresses.is_none() && found.devices.is_empty() => Err(problem.clone()),
+            _ => Ok(found),
+        }
+    }
+
+    /// All but the addresses that devices send to.
+    fn find_beside(&self, local: Vec<IpAddr>) -> Result<Addresses, FieldError> {
+        let failed = |error: InterfaceError| FieldError::new(&["gateway"], error);
+        let own = addresses::own().map_err(failed)?;
+        let mut without_subnet = Vec::new();
+        let here = if self.interfaces.is_empty() {
+            self.around(&own, &local)?
+        } else {
+            let links = Links::list().map_err(|error| failed(InterfaceError::Links(error)))?;
+            let mut here = Vec::new();
+            for name in &self.interfaces {
+                let behind = addresses::behind(&own, &links, name);
+                let lack = addresses::without_subnet(&behind).filter(|_| self.device_prefixes.is_none());
+                if let Some(lack) = lack {
+                    without_subnet.push(missing(&format!(
+                        "interface {name}, its bridge or bond, VLANs and macvlans have no {lack} in a subnet, so no device \
+                         with such an address behind {name} is admitted"
+                    )));
+                }
+                here.extend(behind);
+            }
+            here
         };
+        let follows_interfaces = self.device_prefixes.is_none();
+        let subnets = || merged(addresses::subnets_of(&here));
         Ok(Addresses {
+            devices: self.device_prefixes.clone().unwrap_or_else(subnets),
+            others: addresses::claimable(&own, &here),
             local,
-            devices,
-            others: own.into_iter().map(|own| own.address).collect(),
+            follows_interfaces,
+            without_subnet,
         })
     }
 
-    /// Where devices are if nobody says so: in the subnets of the interfaces, or else of the addresses.
-    fn device_subnets(&self, own: &[OwnAddress], local: &[IpAddr]) -> Result<Vec<Prefix>, FieldError> {
-        let missing = |why: String| {
-            let problem = format!(
-                "device_prefixes is missing: {why}; list the subnets that devices are in, such as [\"192.0.2.0/24\"]"
-            );
-            FieldError::new(&["gateway"], problem)
-        };
-        let mut subnets = Vec::new();
-        for name in &self.interfaces {
-            let found = addresses::subnets_of(own, name);
-            let why = || {
-                missing(format!(
-                    "interface {name} has no address that would tell, as a port of a bridge has none"
-                ))
-            };
-            subnets.extend(found.ok_or_else(why)?);
-        }
-        let of_addresses = local.iter().filter(|_| self.interfaces.is_empty());
-        for address in of_addresses {
-            let here = |own: &&OwnAddress| address.is_unspecified() || own.subnet.contains(*address);
-            let names: Vec<&str> = own
-                .iter()
-                .filter(here)
-                .map(|own| own.interface.as_str())
-                .collect();
-            let found = names.iter().filter_map(|name| addresses::subnets_of(own, name));
-            let before = subnets.len();
-            subnets.extend(found.flatten());
-            if subnets.len() == before {
-                return Err(missing(format!(
+    /// Without interfaces: what this machine has on the links of the addresses that devices send to.
+    fn around(
+        &self,
+        own: &[InterfaceAddress],
+        local: &[IpAddr],
+    ) -> Result<Vec<InterfaceAddress>, FieldError> {
+        let mut all = Vec::new();
+        for address in local {
+            let is_there =
+                |own: &&InterfaceAddress| address.is_unspecified() || own.own.subnet.contains(*address);
+            let there: Vec<_> = own.iter().filter(is_there).collect();
+            let is_beside =
+                |own: &&InterfaceAddress| there.iter().any(|there| there.interface == own.interface);
+            let here: Vec<_> = own.iter().filter(is_beside).cloned().collect();
+            if self.device_prefixes.is_none() && addresses::subnets_of(&here).is_empty() {
+                return Err(missing(&format!(
                     "no interface of this machine is in a subnet of {address}"
                 )));
             }
+            all.extend(here);
         }
-        subnets.sort_unstable();
-        subnets.dedup();
-        Ok(subnets)
+        Ok(all)
     }
 
     fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
@@ -98,9 +149,31 @@ impl GatewaySection {
     }
 }
 
+fn missing(why: &str) -> FieldError {
+    let problem = format!(
+        "device_prefixes is missing: {why}; write the subnets that devices are in, such as device_prefixes = \
+         [\"192.0.2.0/24\", \"2001:db8::/64\"]"
+    );
+    FieldError::new(&["gateway"], problem)
+}
+
+/// Without those that others contain.
+fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+    prefixes.sort_by_key(Prefix::bits);
+    let mut kept: Vec<Prefix> = Vec::new();
+    for prefix in prefixes {
+        if !kept.iter().any(|wider| wider.covers(&prefix)) {
+            kept.push(prefix);
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::GatewayConfig;
+    use super::{Prefix, merged};
 
     const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
 
@@ -112,6 +185,20 @@ mod tests {
         let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
         let error = errors.remove(0);
         (error.path.join("."), error.problem)
+    }
+
+    #[test]
+    fn prefixes_that_others_contain_are_left_out() {
+        let prefixes = [
+            "10.9.7.0/24",
+            "10.9.0.0/16",
+            "fe80::/10",
+            "10.10.0.0/16",
+            "10.9.0.0/16",
+        ];
+        let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).into();
+        let kept: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
+        assert_eq!(kept, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
     }
 
     #[test]

@@ -99,7 +99,9 @@ impl GatewayConfig {
             Addresses {
                 local,
                 devices,
+                follows_interfaces: false,
                 others: Vec::new(),
+                without_subnet: Vec::new(),
             },
         )
         .map(drop)
@@ -116,10 +118,11 @@ impl GatewayConfig {
         let mut errors = Vec::new();
         let interfaces = section.interface_indices(&mut errors);
         let forward_to = section.forward_indices(&interfaces, &mut errors);
-        let addresses = match errors.is_empty() {
+        let mut addresses = match errors.is_empty() {
             true => section.find_addresses().map_err(|error| vec![error])?,
             false => return Err(errors),
         };
+        let without_subnet = std::mem::take(&mut addresses.without_subnet);
         let mut config = self.plane(hash_seed, classic_seed, addresses)?;
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
@@ -133,6 +136,7 @@ impl GatewayConfig {
             },
             config,
             settings: self.settings(),
+            without_subnet,
             interfaces,
             forward_to,
             desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
@@ -168,6 +172,7 @@ impl GatewayConfig {
             lap_port: section.port,
             local: addresses.local,
             device_prefixes: addresses.devices,
+            follows_interfaces: addresses.follows_interfaces,
             other_addresses: addresses.others,
             // As their MTU asks, once the interfaces are known.
             fragments: false,
@@ -494,6 +499,11 @@ impl GatewaySection {
             let problem = "only a sealed gate forwards; leave it out, or set gate = \"sealed\"";
             refuse(&["gateway", "forward_to"], problem.to_owned());
         }
+        if self.device_prefixes.as_ref().is_some_and(Vec::is_empty) {
+            let problem =
+                "[]: name the subnets that devices are in, 1 to 16 prefixes such as \"192.0.2.0/24\"";
+            refuse(&["gateway", "device_prefixes"], problem.to_owned());
+        }
         let addresses = self.addresses.as_deref().unwrap_or_default();
         let prefixes = self.device_prefixes.as_deref().unwrap_or_default();
         let protocols: Vec<&str> = self.always_pass.iter().map(|protocol| protocol.name()).collect();
@@ -589,7 +599,7 @@ fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) 
 }
 
 /// Errors of the data plane's configuration by the names of this one.
-fn plane_field(error: dataplane::ConfigError) -> FieldError {
+pub(super) fn plane_field(error: dataplane::ConfigError) -> FieldError {
     let path = match &error {
         dataplane::ConfigError::Field { field, .. } => match *field {
             "lap_port" => vec!["gateway", "port"],

@@ -13,6 +13,7 @@ use linewarden_dataplane::{
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
 use zerocopy::IntoBytes as _;
@@ -313,6 +314,10 @@ impl DataPlane for Plane {
 
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         self.0.lock().unwrap().host.reconfigure(live, boot_s)
+    }
+
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        self.0.lock().unwrap().host.set_sources(sources);
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {

@@ -25,6 +25,7 @@ pub fn config() -> Config {
         lap_port: free.port(),
         local: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -130,6 +130,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
         lap_port: LAP_PORT,
         local: vec![IpAddr::V4(GATEWAY.v4)],
         device_prefixes: address::fleet_prefixes(),
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -45,6 +45,7 @@ pub(super) fn config(
             true => address::loopback_prefixes(),
             false => address::link_prefixes(),
         },
+        follows_interfaces: false,
         other_addresses: address::other_addresses(),
         fragments: false,
         local,

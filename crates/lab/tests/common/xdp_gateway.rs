@@ -32,6 +32,7 @@ impl XdpGateway {
             lap_port: LAP_PORT,
             local: vec![GATEWAY.v4.into(), GATEWAY.v6.into()],
             device_prefixes: address::link_prefixes(),
+            follows_interfaces: false,
             other_addresses: address::other_addresses(),
             fragments: false,
             gate: Gate::Open,

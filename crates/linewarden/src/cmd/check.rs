@@ -95,6 +95,7 @@ fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure
     let (file, mut problems) = gateway_config::parse(&args.file, text);
     if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
         problems = block_on(async { Ok(gateway_config::examine(&file).await) })?;
+        problems.extend(gateway_config::without_subnet(&file));
     }
     problems.sort_by_key(Problem::place);
     Ok(problems)

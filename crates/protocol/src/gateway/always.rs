@@ -79,8 +79,7 @@ pub(super) fn is_no_device_s(bytes: &[u8], parsed: &Frame) -> bool {
     };
     match ip.transport {
         Transport::Icmpv6(kind) => [MLD_QUERY, ROUTER_ADVERTISEMENT, REDIRECT].contains(&kind),
-        // Clients take a server's messages from any port.
-        Transport::Udp(udp) => udp.dst_port == dhcp_ports(ip).0,
+        Transport::Udp(udp) => is_for_dhcp_client(ip, udp.dst_port),
         Transport::Other(protocol) if ip.src.is_ipv4() => {
             match (protocol, packet(bytes, ip).and_then(|packet| packet.get(20))) {
                 (header::PROTOCOL_ICMP, Some(kind)) => {
@@ -172,18 +171,28 @@ fn is_solicited_node(dst: Ipv6Addr) -> bool {
     prefix == [0xff02, 0, 0, 0, 0, 1] && high >> 8 == 0xff
 }
 
-/// No router forwards from or to a link-local address (RFC 4291 2.5.6), nor what is for the gateway itself. Of the rest, one
-/// /64 is one link.
+/// No router forwards from or to a link-local address (RFC 4291 2.5.6), nor what is for the gateway itself. Otherwise the device's
+/// address lies in the devices' prefixes, and the other address lies in these prefixes or in the device's /64, as a service can.
 fn is_on_link(config: &GatewayConfig, way: Way, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
-    let own = match way {
-        Way::Up => dst,
-        Way::Down => src,
+    let (device, other) = match way {
+        Way::Up => (src, dst),
+        Way::Down => (dst, src),
     };
+    let is_a_devices = |ip: Ipv6Addr| {
+        let sources = config.sources.as_ref();
+        sources.is_none_or(|sources| sources.contains(ip.into()))
+    };
+    let is_one_network = src.to_bits() >> 64 == dst.to_bits() >> 64;
     !src.is_unspecified()
         && (src.is_unicast_link_local()
             || dst.is_unicast_link_local()
-            || config.local.contains(&own.into())
-            || src.to_bits() >> 64 == dst.to_bits() >> 64)
+            || config.local.contains(&other.into())
+            || (is_a_devices(device) && (is_one_network || is_a_devices(other))))
+}
+
+/// Whether a datagram to that port is for a DHCP client. Clients take a server's messages from any port.
+pub(super) fn is_for_dhcp_client(ip: &Ip, port: u16) -> bool {
+    port == dhcp_ports(ip).0
 }
 
 /// A client's and a server's, of the packet's family.

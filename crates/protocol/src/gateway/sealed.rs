@@ -76,6 +76,9 @@ impl Gateway {
             return Err(Verdict::DropLength);
         }
         let port = message.port.get();
+        if always::is_for_dhcp_client(ip, port) {
+            return Err(Verdict::DropGateRole);
+        }
         if port == 0 || port == self.config.lap_port {
             return Err(Verdict::DropGatePort);
         }

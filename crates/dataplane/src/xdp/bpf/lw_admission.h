@@ -74,20 +74,11 @@ static __always_inline struct lw_sources *lw_sources_of(struct lw_control *contr
 	return &control_block->sources[LW_READ(control_block->source_bank) & 1].family[is6 & 1];
 }
 
-/* The address as lw_source_address() gives it; it names a host, see lw_is_answerable(). */
-__noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
+/* Whether the prefixes contain the address. */
+static __always_inline int lw_in_prefixes(struct lw_sources *s, __u64 high, __u64 low)
 {
-	__u32 zero = 0;
-	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
-
-	if (!control_block)
-		return 0;
-	struct lw_sources *s = lw_sources_of(control_block, is6);
-	int is_loopback = is6 ? !high : (__u8)(low >> 32) == 127, is_inside = 0;
-
-	if (is_loopback && !LW_READ(s->loopback))
-		return 0;
-	__u32 prefixes = LW_READ(s->prefixes), refused = LW_READ(s->refused);
+	__u32 prefixes = LW_READ(s->prefixes);
+	int is_inside = 0;
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < LW_PREFIXES; i++) {
@@ -97,6 +88,34 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 
 		is_inside |= !(((high & p->mask[0]) ^ p->net[0]) | ((low & p->mask[1]) ^ p->net[1]));
 	}
+	return is_inside;
+}
+
+/* Whether the devices' prefixes contain an IPv6 address, whichever host has it. */
+__noinline int lw_is_prefixed6(__u64 high, __u64 low)
+{
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+
+	return control_block ? lw_in_prefixes(lw_sources_of(control_block, 1), high, low) : 0;
+}
+
+/* The address as lw_source_address() gives it; it names a host, see lw_is_answerable(). */
+__noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
+{
+	__u32 zero = 0;
+	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
+
+	if (!control_block)
+		return 0;
+	struct lw_sources *s = lw_sources_of(control_block, is6);
+	int is_loopback = is6 ? !high : (__u8)(low >> 32) == 127;
+
+	if (is_loopback && !LW_READ(s->loopback))
+		return 0;
+	__u32 refused = LW_READ(s->refused);
+	int is_inside = lw_in_prefixes(s, high, low);
+
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < LW_REFUSED; i++) {
 		if (i >= refused)

@@ -6,7 +6,7 @@
 #ifndef LW_ALWAYS_H
 #define LW_ALWAYS_H
 
-#include "lw_report.h"
+#include "lw_admission.h"
 
 /* Ports of DHCP, as they are loaded: a client's and a server's. */
 #define LW_DHCP4_CLIENT bpf_htons(68)
@@ -150,21 +150,28 @@ static __always_inline int lw_same(const __u32 *a, __u32 b0, __u32 b1, __u32 b2,
 	return a[0] == bpf_htonl(b0) && a[1] == bpf_htonl(b1) && a[2] == bpf_htonl(b2) && a[3] == bpf_htonl(b3);
 }
 
+static __always_inline int lw_is_devices6(const __u32 *addr)
+{
+	return lw_is_prefixed6((__u64)addr[1] << 32 | addr[0], (__u64)addr[3] << 32 | addr[2]);
+}
+
 /*
  * To the groups that the message is for, or to one host on the link. No router forwards from or to a link-local address
- * (RFC 4291 2.5.6), nor what is for the gateway itself. Of the rest, one /64 is one link.
+ * (RFC 4291 2.5.6), nor what is for the gateway itself. Otherwise the device's address lies in the devices' prefixes, and the other
+ * address lies in these prefixes or in the device's /64, as a service can.
  */
 static __always_inline int lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
 {
-	const __u32 *src = ip->src, *dst = ip->dst;
+	const __u32 *src = ip->src, *dst = ip->dst, *device = up ? src : dst, *other = up ? dst : src;
 
 	if (*(const __u8 *)src == 0xff || (type == LW_ND_ROUTER_ADVERTISEMENT && !lw_is_link_local(src)))
 		return 0;
 	if (*(const __u8 *)dst != 0xff) {
 		if (!(src[0] | src[1] | src[2] | src[3]))
 			return 0;
-		return lw_is_link_local(src) || lw_is_link_local(dst) || lw_is_local6(up ? dst : src) ||
-		       (src[0] == dst[0] && src[1] == dst[1]);
+		if (lw_is_link_local(src) || lw_is_link_local(dst) || lw_is_local6(other))
+			return 1;
+		return lw_is_devices6(device) && ((src[0] == dst[0] && src[1] == dst[1]) || lw_is_devices6(other));
 	}
 	if (type == LW_ND_ROUTER_SOLICITATION)
 		return lw_same(dst, 0xff020000, 0, 0, 2);
@@ -292,13 +299,16 @@ static __always_inline int lw_is_padded(const struct lw_frame *f)
 	return lw_room(f, f->udp) - room <= LW_BEHIND_MAX;
 }
 
-/*
- * DHCP of clients, to everybody on the link or a server that is named; and what is for a client: clients take a server's messages from
- * any port, and no device is one.
- */
+/* Whether a datagram to that port is for a DHCP client. Clients take a server's messages from any port. */
+static __always_inline int lw_is_for_dhcp_client(__u16 port, int is6)
+{
+	return port == (is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT);
+}
+
+/* DHCP of clients, to everybody on the link or a server that is named; and what is for a client: no device is a server. */
 static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 {
-	if (f->udp->dst == (f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT))
+	if (lw_is_for_dhcp_client(f->udp->dst, f->is6))
 		return LW_DROP_GATE_ROLE;
 	if (!lw_has_dhcp_ports(f, 1) || !lw_is_padded(f))
 		return 0;

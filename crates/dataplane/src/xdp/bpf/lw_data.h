@@ -272,6 +272,8 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 		return LW_DROP_LENGTH;
 	if (r.room != length + sizeof(struct lw_udp))
 		return LW_DROP_LENGTH;
+	if (lw_is_for_dhcp_client(m->port, is6))
+		return LW_DROP_GATE_ROLE;
 	if (!(__u16)m->port || (__u16)m->port == cfg.lap_port)
 		return LW_DROP_GATE_PORT;
 	__u32 place;

@@ -170,7 +170,7 @@ struct lw_live {
  * those of what frames go on to from it (a bridge, a VLAN, a macvlan); all ones where there is none.
  */
 #define LW_PORTS 64
-#define LW_PORT_MACS 4
+#define LW_PORT_MACS 8
 struct lw_port {
 	__u64 ifindex; /* 0: the place is free */
 	__u64 mac[LW_PORT_MACS];
@@ -178,7 +178,7 @@ struct lw_port {
 
 /* Which source addresses of one family can be a device's. Addresses are as loaded, IPv4 mapped into IPv6. */
 #define LW_PREFIXES 16
-#define LW_REFUSED 32
+#define LW_REFUSED 64
 struct lw_prefix {
 	__u64 net[2];
 	__u64 mask[2];

@@ -9,19 +9,23 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::{Map, MapCore as _, MapFlags, Object};
 use linewarden_evidence::encoding::BpfMapEntry;
+use linewarden_protocol::frame::Mac;
+use linewarden_protocol::sources::DeviceSources;
 use sha2::{Digest as _, Sha256};
 
 use super::super::config::region;
 use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, ProgramConfig, SourceBank};
+use crate::store::admission;
 use crate::{DataPlaneError, ethtool};
 
 /// What no entry tells.
-pub(super) const LEFT_OUT: [&str; 7] = [
+pub(super) const LEFT_OUT: [&str; 8] = [
     "packets that are being processed",
     "devices' lines, sessions, rows and windows, which the packet path writes; who is enrolled, provers' keys and rounds",
     "what counters have counted, events and messages that wait",
     "the fresh values, the hash seed of this start, and since when a lease is in force",
     "the state that packets carry evidence of, what proves it, and how many have carried it",
+    "addresses and MAC addresses of this machine, and subnets of its interfaces where device_prefixes is not set",
     "secrets of the classic profiles, but for one digest of each map of them",
     "what the kernel does with a frame beside eBPF programs and filters: its routes, its own filters, its drivers",
 ];
@@ -39,16 +43,8 @@ pub(super) fn of(
     name: &str,
     programs: &mut dyn FnMut(u32) -> Result<String, DataPlaneError>,
 ) -> Result<Vec<BpfMapEntry>, DataPlaneError> {
-    let entry = |key: &[u8], value: Vec<u8>| BpfMapEntry {
-        map: name.to_owned(),
-        key: key.to_vec(),
-        value,
-    };
-    let first = || -> Result<(Vec<u8>, Vec<u8>), DataPlaneError> {
-        let key = vec![0; map.key_size() as usize];
-        let value = read(map, name, &key)?.unwrap_or_default();
-        Ok((key, value))
-    };
+    let entry = |key: &[u8], value: Vec<u8>| entry(name, key, value);
+    let first = || first(map, name);
     Ok(match name {
         // In pieces, so that a difference is told where it is.
         ".rodata" => {
@@ -64,15 +60,6 @@ pub(super) fn of(
         ".bss" => {
             let (key, value) = first()?;
             vec![entry(&key, value)]
-        }
-        "control" => {
-            let (key, value) = first()?;
-            let mut entries = vec![
-                entry(&key, settings(&value)),
-                entry(b"device sources", sources(&value)),
-            ];
-            entries.extend(ports(&value).map(|(name, macs)| entry(name.as_bytes(), macs)));
-            entries
         }
         "programs" | "kept_programs" => {
             let mut entries = Vec::new();
@@ -103,6 +90,56 @@ pub(super) fn of(
     })
 }
 
+/// The entries of the map `control`: the settings, where devices are, and the interfaces on the devices' side. What follows the
+/// machine's addresses is no entry's value, as long as the map holds what this process has written last: these `sources`, and the MAC
+/// addresses by interface.
+pub(super) fn control(
+    map: &Map<'_>,
+    sources: &DeviceSources,
+    macs: &BTreeMap<u32, Vec<Mac>>,
+) -> Result<Vec<BpfMapEntry>, DataPlaneError> {
+    let name = "control";
+    let (key, value) = first(map, name)?;
+    let written = admission::bank_bytes(sources)
+        .map_err(|error| DataPlaneError::kernel(format!("reading map {name}"), error))?;
+    let found = sources_in(&value);
+    let told = if found == written {
+        prefixes(sources).into_bytes()
+    } else {
+        found
+    };
+    let mut entries = vec![
+        entry(name, &key, settings(&value)),
+        entry(name, b"device sources", told),
+    ];
+    entries.extend(ports(&value).into_iter().map(|(ifindex, found)| {
+        let written = macs.get(&ifindex).map(|macs| admission::mac_words(macs));
+        let written = written.map(|words| words.map(u64::to_ne_bytes).concat());
+        let told = if written.as_ref() == Some(&found) {
+            Vec::new()
+        } else {
+            found
+        };
+        entry(name, interface(ifindex).as_bytes(), told)
+    }));
+    Ok(entries)
+}
+
+fn entry(map: &str, key: &[u8], value: Vec<u8>) -> BpfMapEntry {
+    BpfMapEntry {
+        map: map.to_owned(),
+        key: key.to_vec(),
+        value,
+    }
+}
+
+/// The first entry's key and value.
+fn first(map: &Map<'_>, name: &str) -> Result<(Vec<u8>, Vec<u8>), DataPlaneError> {
+    let key = vec![0; map.key_size() as usize];
+    let value = read(map, name, &key)?.unwrap_or_default();
+    Ok((key, value))
+}
+
 /// An interface by its name, which is the same after a boot.
 pub(super) fn interface(ifindex: u32) -> String {
     ethtool::name_of(ifindex).unwrap_or_else(|| format!("interface {ifindex}"))
@@ -129,8 +166,18 @@ fn settings(control: &[u8]) -> Vec<u8> {
     settings
 }
 
-/// Where devices may be: what is in force, but for which of the two places that is in.
-fn sources(control: &[u8]) -> Vec<u8> {
+/// Where devices are by the configuration.
+fn prefixes(sources: &DeviceSources) -> String {
+    if sources.follows_interfaces() {
+        return "subnets of the interfaces".to_owned();
+    }
+    let mut prefixes: Vec<String> = sources.prefixes().iter().map(ToString::to_string).collect();
+    prefixes.sort_unstable();
+    prefixes.join(" ")
+}
+
+/// Where devices may be: what is in force.
+fn sources_in(control: &[u8]) -> Vec<u8> {
     let at = offset_of!(Control, source_bank);
     let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
     let at = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
@@ -138,24 +185,18 @@ fn sources(control: &[u8]) -> Vec<u8> {
     bank.unwrap_or_default().to_vec()
 }
 
-/// MAC addresses of interfaces on the devices' side, by the interface's name.
-fn ports(control: &[u8]) -> impl Iterator<Item = (String, Vec<u8>)> {
+/// The numbers of the interfaces on the devices' side, and their MAC addresses.
+fn ports(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let at = offset_of!(Control, port);
     let ports = control
         .get(at..at + size_of::<[Port; PORTS]>())
         .unwrap_or_default();
-    let mut found: Vec<_> = ports
-        .chunks_exact(size_of::<Port>())
-        .filter_map(|port| {
-            let (number, macs) = port.split_first_chunk()?;
-            let ifindex = u32::try_from(u64::from_ne_bytes(*number))
-                .ok()
-                .filter(|number| *number != 0)?;
-            Some((interface(ifindex), macs.to_vec()))
-        })
-        .collect();
-    found.sort_unstable();
-    found.into_iter()
+    let found = ports.chunks_exact(size_of::<Port>()).filter_map(|port| {
+        let (number, macs) = port.split_first_chunk()?;
+        let ifindex = u32::try_from(u64::from_ne_bytes(*number)).ok()?;
+        (ifindex != 0).then(|| (ifindex, macs.to_vec()))
+    });
+    found.collect()
 }
 
 fn classic(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {

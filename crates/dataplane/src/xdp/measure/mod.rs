@@ -76,7 +76,10 @@ impl Xdp {
         for map in object.maps() {
             let name = map_name(&map);
             entries.push(definition(&map, &name)?.into());
-            let contents = contents::of(object, &map, &name, &mut |id| programs.name(id))?;
+            let contents = match name.as_str() {
+                "control" => contents::control(&map, &self.sources, &self.macs)?,
+                _ => contents::of(object, &map, &name, &mut |id| programs.name(id))?,
+            };
             entries.extend(contents.into_iter().map(Entry::from));
         }
         entries.extend(programs.found.iter().cloned().map(Entry::from));

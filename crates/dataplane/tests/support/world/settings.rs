@@ -11,6 +11,7 @@ use linewarden_protocol::verdict::Verdict;
 
 use super::{INGRESS, World};
 use crate::support::reply;
+use crate::support::shape::own_address;
 
 /// The settings in force and the leases before, in the time of oracle and `host`.
 pub struct Settings {
@@ -69,7 +70,7 @@ impl World {
     pub fn move_devices(&mut self, prefixes: &[&str]) {
         let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
         let mut live = self.live();
-        live.sources = DeviceSources::new(&prefixes, &self.shape.config().local, &[]);
+        live.sources = DeviceSources::new(&prefixes, &self.shape.config().local, &[own_address()]);
         self.reconfigure(&live);
     }
 

@@ -56,6 +56,7 @@ pub(super) fn config(gateway: usize, attests: bool) -> Config {
         lap_port: 20550,
         local: vec!["192.0.2.1".parse().unwrap()],
         device_prefixes: vec!["10.0.0.0/8".parse().unwrap()],
+        follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
         gate: Gate::Off,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linewarden_gateway::config::{GatewayConfig, Resolved};
+use linewarden_gateway::config::GatewayConfig;
 use linewarden_gateway::plane;
 
 use self::told::{Told, tell_end};
@@ -55,16 +55,17 @@ pub struct ServeArgs {
 
 /// Runs until it is told to stop.
 pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+    let output = Output::new(args.json);
+    if args.release {
+        log::start(log_flag, None, LOG_LEVEL)?;
+        return release(output, args);
+    }
     let file = gateway_config::read(&args.config)?;
     let config = &file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let resolved = config
         .resolve([cmd::random_u64()?, cmd::random_u64()?], cmd::random_u64()?)
         .map_err(|errors| Failure::all(&gateway_config::places(&file, &errors)))?;
-    let output = Output::new(args.json);
-    if args.release {
-        return release(output, config, &resolved);
-    }
     warn_of_classic(config);
     // Before the first thread, so that only this one takes the signals.
     let signals = Signals::of_gateway()?;
@@ -79,8 +80,13 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     tell_end(output, &stopped)
 }
 
-fn release(output: Output, config: &GatewayConfig, resolved: &Resolved) -> Result<(), Failure> {
-    let interfaces = plane::release(&config.gateway, resolved)?;
+/// Needs interfaces, directory and number only: other mistakes in the configuration must not keep a gate shut.
+fn release(output: Output, args: &ServeArgs) -> Result<(), Failure> {
+    let (file, mistakes) = gateway_config::read_for_release(&args.config)?;
+    for mistake in mistakes {
+        tracing::warn!("{mistake}; a release does not need it");
+    }
+    let interfaces = plane::release(&file.value.gateway)?;
     output.object(&Told::Released { interfaces })?;
     output.line(match interfaces {
         0 => "no gate was kept shut".to_owned(),

@@ -1,7 +1,10 @@
 //! Another configuration for a gateway at work: all that may change changes at once, or nothing does.
 
-use linewarden_gateway::config::GatewayConfig;
+use std::net::IpAddr;
+
+use linewarden_gateway::config::{FieldError, GatewayConfig};
 use linewarden_gateway::{Change, Gateway, GatewayError, InPackets};
+use linewarden_protocol::sources::DeviceSources;
 
 use super::LOG_LEVEL;
 use super::start::open_audit;
@@ -14,11 +17,56 @@ pub struct Reloader {
     file: ConfigFile<GatewayConfig>,
     /// What packets carry, which tells of settings.
     in_packets: Option<InPackets>,
+    /// Where devices send to: constants of the data plane.
+    local: Vec<IpAddr>,
+    /// From where messages are taken.
+    sources: DeviceSources,
+    /// What the log has on the machine's addresses.
+    logged: Vec<FieldError>,
 }
 
 impl Reloader {
-    pub fn new(file: ConfigFile<GatewayConfig>, in_packets: Option<InPackets>) -> Self {
-        Self { file, in_packets }
+    pub fn new(
+        file: ConfigFile<GatewayConfig>,
+        in_packets: Option<InPackets>,
+        config: &linewarden_dataplane::Config,
+    ) -> Self {
+        Self {
+            file,
+            in_packets,
+            local: config.local.clone(),
+            sources: config.sources(),
+            logged: Vec::new(),
+        }
+    }
+
+    /// Follows the addresses and subnets of the machine's interfaces. The data plane is changed only if these have changed.
+    ///
+    /// # Errors
+    /// The gateway has ended.
+    pub fn follow_addresses(&mut self, gateway: &Gateway) -> Result<(), GatewayError> {
+        let (sources, problems, what) = match self.file.value.find_sources(&self.local) {
+            Ok(found) => (found.sources, found.without_subnet, "an interface has no subnet"),
+            Err(error) => {
+                let what = "the machine's addresses cannot be followed; the data plane keeps the last ones";
+                (self.sources.clone(), vec![error], what)
+            }
+        };
+        for problem in problems.iter().filter(|problem| !self.logged.contains(problem)) {
+            tracing::warn!(%problem, "{what}");
+        }
+        self.logged = problems;
+        if sources == self.sources {
+            return Ok(());
+        }
+        let prefixes: Vec<String> = sources.prefixes().iter().map(ToString::to_string).collect();
+        tracing::info!(
+            device_prefixes = prefixes.join(" "),
+            refused_addresses = sources.refused().len(),
+            "addresses of this machine have changed; the data plane follows"
+        );
+        self.sources = sources.clone();
+        gateway.with_plane(move |plane| plane.set_sources(&sources))
     }
 
     /// Reads the file again. The audit record is opened anew in any case: it may have been moved away.
@@ -48,13 +96,16 @@ impl Reloader {
             .resolve([0; 2], 0)
             .map_err(|errors| Failure::all(&gateway_config::places(&next, &errors)))?;
         let audit = open_audit(&next).map_err(|problem| Failure::all(&[problem]))?;
+        let live = resolved.live();
+        let sources = live.sources.clone();
         let change = Change {
             settings: resolved.settings,
-            live: resolved.live(),
+            live,
             mark_block: resolved.policy.mark_block,
             audit,
         };
         gateway.change(change).map_err(|error| refused(&next, &error))?;
+        self.sources = sources;
         if let Some(in_packets) = &self.in_packets {
             in_packets.refresh();
         }

@@ -114,7 +114,7 @@ pub fn start(
         registry,
         runtime,
     };
-    Ok((running, Reloader::new(file, in_packets)))
+    Ok((running, Reloader::new(file, in_packets, &resolved.config)))
 }
 
 impl Running {

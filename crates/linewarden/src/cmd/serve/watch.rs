@@ -13,12 +13,17 @@ use crate::output::Output;
 use crate::service_manager;
 use crate::signals::{Signals, Told as Signal};
 
+/// Between two looks at the addresses of the machine's interfaces.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
 /// A gateway at work, and what has been told of it.
 pub struct Watch<'a> {
     output: Output,
     gateway: &'a Gateway,
     reloader: Reloader,
     every: Duration,
+    /// When the interfaces' addresses are looked at again.
+    follow_at: Instant,
     last: Option<(Status, Counters)>,
     /// Of what is loaded.
     bar: Option<ProgressBar>,
@@ -31,6 +36,7 @@ impl<'a> Watch<'a> {
             gateway,
             reloader,
             every,
+            follow_at: Instant::now(),
             last: None,
             bar: None,
         }
@@ -51,6 +57,10 @@ impl<'a> Watch<'a> {
             if self.is_urgent(&status) || Instant::now() >= next {
                 self.tell_changes(status)?;
                 next = Instant::now() + self.every;
+            }
+            if Instant::now() >= self.follow_at {
+                self.reloader.follow_addresses(self.gateway)?;
+                self.follow_at = Instant::now() + FOLLOW_EVERY;
             }
             match signals.wait(Duration::from_millis(100))? {
                 None => {}

@@ -13,7 +13,7 @@ use crate::frame::{Meta, parse};
 use crate::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
 use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId, Suite};
 use crate::keys::{AuthKey, RowKey, SessionKey};
-use crate::sources::{DeviceSources, Prefix};
+use crate::sources::{DeviceSources, OwnAddress, Prefix};
 use crate::tag;
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
@@ -128,7 +128,11 @@ pub fn device_sources(more: &[&str]) -> DeviceSources {
     let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(more);
     let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).collect();
     let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
-    DeviceSources::new(&prefixes, &[gateway_end().ip, own_v6], &[])
+    let link = OwnAddress {
+        address: gateway_end().ip,
+        subnet: prefixes[0],
+    };
+    DeviceSources::new(&prefixes, &[gateway_end().ip, own_v6], &[link])
 }
 
 /// The gateway's own end.

@@ -12,6 +12,7 @@ use linewarden_dataplane::{
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
 
@@ -147,6 +148,10 @@ impl DataPlane for Plane {
 
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
         DataPlane::reconfigure(&mut self.inner().host, live, boot_s)
+    }
+
+    fn set_sources(&mut self, sources: &DeviceSources) {
+        DataPlane::set_sources(&mut self.inner().host, sources);
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
