@@ -3,6 +3,8 @@
 // Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
 // simple_switch runs under the locks of all registers that it names. The control plane
 //   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local4`, `local6`, `bridge`, `devices`;
+//   names in `bridge` the hosts that have the gateway's addresses: a named MAC address behind a port of services is the gateway's own;
+//   fills `device_sources`, without which no REQUEST and no RESPONSE is taken;
 //   names `enrolled` devices, whose messages go to CPU_PORT while they are not here, and the RESPONSEs `expected` of them, `armed`;
 //   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
 //   makes multicast group FLOOD of all ports, and may give `bridge` another default action;
@@ -68,14 +70,17 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         if (hdr.net.ethernet.dst[40:40] == 1) {
             standard.mcast_grp = FLOOD;
             meta.to_devices = 1;
-        } else {
-            bridge.apply();
+            meta.addressed = 1;
+        } else if (bridge.apply().hit) {
+            // A reply to a frame for another station would carry that station's address, and draw its frames to this port.
+            meta.addressed = ~meta.to_devices;
         }
         if (hdr.net.ipv4.isValid()) {
             local4.apply();
         } else if (hdr.net.ipv6.isValid()) {
             local6.apply();
         }
+        meta.local = meta.local & meta.addressed;
         bit<16> src_port = 0;
         bit<16> dst_port = 0;
         if (hdr.net.udp.isValid()) {
@@ -156,8 +161,13 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     read_fresh();
                     if (meta.is_set == 0 || meta.fresh == 0 || standard.ingress_global_timestamp > meta.fresh_until) {
                         meta.verdict = LW_DROP_STOPPED;
-                    } else if (responds && hdr.lap_body.w2[31:0] != meta.gateway_id) {
-                        meta.verdict = LW_DROP_GATEWAY;
+                    } else {
+                        device_sources.apply();
+                        if (meta.admitted == 0) {
+                            meta.verdict = LW_DROP_SOURCE_NOT_DEVICE;
+                        } else if (responds && hdr.lap_body.w2[31:0] != meta.gateway_id) {
+                            meta.verdict = LW_DROP_GATEWAY;
+                        }
                     }
                 } else if (hdr.lap.type == LAP_DATA_UP) {
                     meta.verdict = LW_DROP_NOT_SEALED;

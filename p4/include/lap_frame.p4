@@ -127,7 +127,12 @@ struct metadata_t {
     frame_t frame;
     lw_verdict_t verdict;
     bit<9> ingress;
+    // The destination MAC address is the gateway's or a group's.
+    bit<1> addressed;
+    // It is addressed, and the destination IP address is the gateway's.
     bit<1> local;
+    // The source address can be a device's.
+    bit<1> admitted;
     // Settings.
     bit<1> is_set;
     bit<1> slow;

@@ -101,6 +101,16 @@
         default_action = NoAction();
         size = 16;
     }
+    action admit() {
+        meta.admitted = 1;
+    }
+    // Where devices are (1.4.13). Longer prefixes without `admit` are taken out of shorter ones; IPv4 is ::ffff:a.b.c.d here.
+    table device_sources {
+        key = { meta.frame.src: lpm; }
+        actions = { admit; NoAction; }
+        default_action = NoAction();
+        size = 128;
+    }
     action drop() {
         mark_to_drop(standard);
     }

@@ -76,9 +76,6 @@ pub struct Capabilities {
     pub classic: bool,
     /// Whether packets that pass its gate can carry evidence of itself.
     pub in_packets: bool,
-    /// Whether it judges a message's source address, and the frame's destination MAC address, before it answers; else a session
-    /// from an address that is no device's is closed once it is told of.
-    pub admission: bool,
     /// Whether its gate looks at all of what passes without a session and at what no device may send, knows lists of what passes, tells
     /// kinds of VLAN tags apart, and lets membership reports pass (LAP/1 1.4.17); else it goes by types and ports.
     pub exact_gate: bool,

@@ -142,8 +142,6 @@ impl Host {
         p4dra: true,
         classic: true,
         in_packets: false,
-        // Frames for other stations do not reach a socket.
-        admission: true,
         exact_gate: false,
     };
 

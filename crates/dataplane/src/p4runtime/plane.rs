@@ -53,9 +53,11 @@ impl P4Runtime {
         Ok(())
     }
 
-    fn write_settings(&self) -> Result<(), SwitchError> {
+    /// `before`: those that the switch has.
+    fn write_settings(&self, before: &Live) -> Result<(), SwitchError> {
         self.check()?;
         let mut updates = self.limits()?;
+        updates.extend(self.source_changes(Some(&before.sources))?);
         updates.push(self.gateway()?);
         self.link.write(&updates)
     }
@@ -151,7 +153,7 @@ impl DataPlane for P4Runtime {
         }
         let before = std::mem::replace(&mut self.live, live.clone());
         // What the switch has taken of it nobody knows.
-        if let Err(error) = self.note(self.write_settings()) {
+        if let Err(error) = self.note(self.write_settings(&before)) {
             self.live = before;
             return Err(error.into());
         }

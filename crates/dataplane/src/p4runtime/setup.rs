@@ -38,6 +38,7 @@ impl P4Runtime {
         let program = &self.link.program;
         let mut updates = vec![self.gateway()?];
         updates.extend(self.limits()?);
+        updates.extend(self.source_changes(None)?);
         updates.extend(self.bucket_keys()?);
         for ip in &self.config.local {
             let (table, address) = match ip {

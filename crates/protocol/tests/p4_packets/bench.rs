@@ -265,7 +265,7 @@ impl Bench {
     /// How often each verdict was given, and the test.
     pub fn finish(mut self) -> Stf {
         self.say("Every frame has exactly one verdict.");
-        for verdict in Verdict::ALL.iter().filter(|verdict| verdict.is_of_p4()) {
+        for verdict in Verdict::ALL {
             let number = verdict.number();
             let counted = self.counted.get(&number).copied().unwrap_or_default();
             self.stf

@@ -1,12 +1,15 @@
 //! lap.p4: the gateway's fast path against the oracle.
 
+use std::net::IpAddr;
+
 use linewarden_protocol::data::{Channel, Direction, Route, Sequence, seal};
 use linewarden_protocol::frame::builder::FrameBuilder;
-use linewarden_protocol::frame::ip_bytes;
 use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::frame::{Mac, ip_bytes};
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::sources::{DeviceSources, Prefix};
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{FLAG_BOUND, Header, LAP_PORT, Request, Response, message_type};
@@ -148,6 +151,20 @@ pub fn bench(what: &str, gate: Gate) -> Bench {
     bench_with(what, gate, |_| {})
 }
 
+/// Named in `bridge`, behind a port of services.
+pub const OWN_MACS: [Mac; 2] = [[2, 0, 0, 0, 0xff, 1], [2, 0, 0, 0, 0xff, 2]];
+/// Where devices are, as `device_sources` has it: 10.66.0.0/16 and fd66::/16.
+const PREFIXES: [([u16; 8], u8); 2] = [
+    ([0, 0, 0, 0, 0, 0xffff, 0x0a42, 0], 112),
+    ([0xfd66, 0, 0, 0, 0, 0, 0, 0], 16),
+];
+
+fn sources() -> DeviceSources {
+    let prefixes = ["10.66.0.0/16", "fd66::/16"];
+    let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+    DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[])
+}
+
 /// Odd, and otherwise any.
 const BUCKET_KEYS: [u64; 5] = [
     0x9e37_79b9_7f4a_7c15,
@@ -160,9 +177,8 @@ const BUCKET_KEYS: [u64; 5] = [
 pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
     let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
     config.gate = gate;
-    // The program checks neither (docs/switch.md).
-    config.sources = None;
-    config.own_macs = None;
+    config.sources = Some(sources());
+    config.own_macs = Some(OWN_MACS.to_vec());
     configure(&mut config);
     config.lease_s = LEASE_S;
     let mut bench = Bench::bridging(
@@ -177,9 +193,23 @@ pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayCon
             "add LapIngress.bridge hdr.net.ethernet.dst:0x0200000000{number:02x} to_port(port:{PORT}, devices:1)"
         ));
     }
-    bench.stf.line(&format!(
-        "add LapIngress.ports meta.ingress:{SERVICE_PORT} services()"
-    ));
+    bench.bridged.insert(gateway_end().mac, SERVICE_PORT);
+    for line in [
+        format!("bridge hdr.net.ethernet.dst:0x02000000ff01 to_port(port:{SERVICE_PORT}, devices:0)"),
+        format!("ports meta.ingress:{SERVICE_PORT} services()"),
+    ] {
+        bench.stf.line(&format!("add LapIngress.{line}"));
+    }
+    bench.say("Where devices are, but for the gateway's own addresses and the broadcast address.");
+    let admitted = PREFIXES.map(|(address, bits)| (IpAddr::from(address), bits, "admit"));
+    let refused = sources().refused().to_vec();
+    let refused = refused.into_iter().map(|address| (address, 128, "NoAction"));
+    for (address, bits, action) in admitted.into_iter().chain(refused) {
+        let value = hex::encode(ip_bytes(address));
+        bench.stf.line(&format!(
+            "add LapIngress.device_sources meta.frame.src:0x{value}/{bits} {action}()"
+        ));
+    }
     bench.flooded = vec![PORT, SERVICE_PORT];
     for line in [
         "mc_mgrp_create 1".to_owned(),

@@ -23,7 +23,7 @@ use linewarden_tls::{ClientTls, Identity, ServerTls};
 
 use super::authority::Authority;
 use super::events::{Before, began};
-use super::{INGRESS, World, hex, is_beyond_admission, read_clock};
+use super::{INGRESS, World, hex, read_clock};
 use crate::support::device::{Dev, gateway_end};
 
 /// Long enough for any machine; nothing waits for its end unless it fails.
@@ -259,19 +259,6 @@ impl World {
             .unwrap()
     }
 
-    /// What the switch's data plane tells once it has heard of the next session, and whether the device has one then.
-    pub fn told_of_a_session(&mut self, device: Dev) -> (Vec<Event>, bool) {
-        let side = self.switch.as_mut().unwrap();
-        let (before, deadline) = (side.plane.wins_told(), Instant::now() + LONG);
-        let mut told = Vec::new();
-        while side.plane.wins_told() == before {
-            side.plane.drain_events(&mut |event| told.push(event)).unwrap();
-            assert!(Instant::now() < deadline, "the switch tells of no session");
-            std::thread::yield_now();
-        }
-        (told, side.plane.status(device.id()).unwrap().has_session)
-    }
-
     /// Takes the messages of devices that are not here.
     pub fn drain_misses_at_switch(&mut self) -> u64 {
         let side = self.switch.as_mut().unwrap();
@@ -303,8 +290,7 @@ impl World {
     /// Sends a frame from the devices' side through the switch.
     pub(super) fn send_switch(&mut self, frame: &[u8], verdict: Verdict, out: &[u8]) {
         let is_whole = frame.len() >= 14;
-        let is_judged = is_whole && !is_beyond_admission(frame, verdict);
-        let Some(side) = self.switch.as_mut().filter(|side| is_judged && !side.left_behind) else {
+        let Some(side) = self.switch.as_mut().filter(|side| is_whole && !side.left_behind) else {
             return;
         };
         if is_judged_otherwise(frame, verdict) {
