@@ -33,12 +33,11 @@ use support::world::attest::round;
 use support::world::switch::{DEVICES, LONG, Switch};
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
-fn is_declared(Group { shape, exact, .. }: &Group) -> bool {
+fn is_declared(Group { shape, .. }: &Group) -> bool {
     P4Runtime::CAPABILITIES.missing(&shape.config()).is_none()
         && shape.nak_per_s == u32::MAX
         && [0, u32::MAX].contains(&shape.miss_per_s)
         && !shape.no_bindings
-        && (!exact || P4Runtime::CAPABILITIES.exact_gate)
 }
 
 fn run(groups: Vec<Group>) {

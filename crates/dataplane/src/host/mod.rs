@@ -142,7 +142,6 @@ impl Host {
         p4dra: true,
         classic: true,
         in_packets: false,
-        exact_gate: false,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

@@ -19,7 +19,8 @@ const LOOPBACK_BITS: u32 = 8;
 /// Value and length of each prefix, and whether a source inside it is admitted.
 type Entries = BTreeMap<(u128, u32), bool>;
 
-fn number(address: IpAddr) -> u128 {
+/// An address as the program has it: IPv4 as ::ffff:a.b.c.d.
+pub(super) fn number(address: IpAddr) -> u128 {
     u128::from_be_bytes(ip_bytes(address))
 }
 
