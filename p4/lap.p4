@@ -2,7 +2,10 @@
 //
 // Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
 // simple_switch runs under the locks of all registers that it names. The control plane
-//   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local4`, `local6`, `bridge`, `devices`;
+//   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local`, `bridge`, `devices`;
+//   names in `bridge` the hosts that have the gateway's addresses: a named MAC address behind a port of services is the gateway's own;
+//   fills `device_sources`, without which no REQUEST and no RESPONSE is taken;
+//   names in `control_protocols` what passes the gate and what no device may send, and `dhcp_servers`; numbers `gate_types`;
 //   names `enrolled` devices, whose messages go to CPU_PORT while they are not here, and the RESPONSEs `expected` of them, `armed`;
 //   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
 //   makes multicast group FLOOD of all ports, and may give `bridge` another default action;
@@ -20,6 +23,8 @@
 //   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both ways), and down to LAP's port (drop_unsealed);
 //   from one device to another under a sealed gate: drop_unsealed, for it had to be opened and sealed in one pass;
 //   requests to attest under a sealed gate, unless they come through CPU_PORT;
+//   router advertisements through a sealed gate with more than PAYLOAD_BYTES of options: drop_unsealed;
+//   places for Ethernet types that `gate_types` does not name: they are counted together;
 //   four places for the owner of an address, found by its hash: where others have them all, drop_table_full;
 //   leases end to the microsecond, not with a whole second; NAKs, events and the slow path are limited by meters, for all CPUs together.
 #include <core.p4>
@@ -42,6 +47,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
 #include "include/lap_state.p4"
 #include "include/proof_state.p4"
 #include "include/proof_keys.p4"
+#include "include/lap_gate.p4"
 
     Classify() classify;
     LapOrder() lap_order;
@@ -68,14 +74,21 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         if (hdr.net.ethernet.dst[40:40] == 1) {
             standard.mcast_grp = FLOOD;
             meta.to_devices = 1;
-        } else {
-            bridge.apply();
+            meta.addressed = 1;
+        } else if (bridge.apply().hit) {
+            // A reply to a frame for another station would carry that station's address, and draw its frames to this port.
+            meta.addressed = ~meta.to_devices;
         }
-        if (hdr.net.ipv4.isValid()) {
-            local4.apply();
-        } else if (hdr.net.ipv6.isValid()) {
-            local6.apply();
+        meta.end = meta.frame.dst;
+        if (meta.from_devices == 0) {
+            meta.end = meta.frame.src;
         }
+        // No IPv6 packet has an IPv4 address.
+        bool is_mapped = hdr.net.ipv6.isValid() && meta.end[127:32] == 0xffff;
+        if (!is_mapped) {
+            local.apply();
+        }
+        meta.local = meta.own & meta.addressed;
         bit<16> src_port = 0;
         bit<16> dst_port = 0;
         if (hdr.net.udp.isValid()) {
@@ -96,25 +109,44 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         // What came of it is told, unless that was told often enough.
         bool alarms = false;
 
+        bool is_gated = meta.gate != GATE_OFF && !ours && !is_data;
+        if (meta.from_devices == 0) {
+            is_gated = meta.gate == GATE_SEALED && meta.to_devices == 1;
+        }
+        if (is_gated) {
+            if (is_udp) {
+                look_at_datagram();
+                if (meta.listed == DHCP) {
+                    meta.listed = UNLISTED;
+                    if (!is_mapped) {
+                        dhcp_servers.apply();
+                    }
+                }
+            } else if (meta.frame.kind == FRAME_IP) {
+                if (hdr.message.isValid()) {
+                    look_at_message();
+                }
+            } else if (meta.frame.kind == FRAME_ARP) {
+                look_at_arp();
+            } else if (meta.frame.kind == FRAME_OTHER) {
+                control_protocols.apply();
+            } else if (meta.frame.kind == FRAME_EXTENSION) {
+                look_for_report();
+            }
+        }
+
         if (meta.from_devices == 0) {
             if (meta.gate != GATE_SEALED || meta.to_devices == 0) {
                 meta.verdict = LW_PASS_FOREIGN;
             } else if (meta.frame.kind == FRAME_BROKEN || meta.frame.kind == FRAME_UDP_LENGTH) {
                 meta.verdict = LW_DROP_TRUNCATED;
-            } else if (meta.frame.kind == FRAME_ARP) {
-                meta.verdict = LW_PASS_ALWAYS;
             } else if (meta.frame.kind == FRAME_FRAGMENT) {
                 meta.verdict = LW_DROP_GATE_FRAGMENT;
             } else if (meta.frame.kind == FRAME_EXTENSION) {
                 meta.verdict = LW_DROP_GATE_EXTENSION;
-            } else if (hdr.icmpv6.isValid() && hdr.icmpv6.type >= 133 && hdr.icmpv6.type <= 136) {
+            } else if (meta.listed == LISTED) {
                 meta.verdict = LW_PASS_ALWAYS;
-            } else if (!is_udp) {
-                meta.verdict = LW_DROP_UNSEALED;
-            } else if ((hdr.net.ipv4.isValid() && src_port == 67 && dst_port == 68)
-                    || (hdr.net.ipv6.isValid() && src_port == 547 && dst_port == 546)) {
-                meta.verdict = LW_PASS_ALWAYS;
-            } else if (dst_port == LAP_PORT) {
+            } else if (!is_udp || dst_port == LAP_PORT) {
                 meta.verdict = LW_DROP_UNSEALED;
             } else if (meta.frame.payload_bytes + 8 != meta.frame.ip_payload_bytes) {
                 meta.verdict = LW_DROP_LENGTH;
@@ -156,8 +188,13 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     read_fresh();
                     if (meta.is_set == 0 || meta.fresh == 0 || standard.ingress_global_timestamp > meta.fresh_until) {
                         meta.verdict = LW_DROP_STOPPED;
-                    } else if (responds && hdr.lap_body.w2[31:0] != meta.gateway_id) {
-                        meta.verdict = LW_DROP_GATEWAY;
+                    } else {
+                        device_sources.apply();
+                        if (meta.admitted == 0) {
+                            meta.verdict = LW_DROP_SOURCE_NOT_DEVICE;
+                        } else if (responds && hdr.lap_body.w2[31:0] != meta.gateway_id) {
+                            meta.verdict = LW_DROP_GATEWAY;
+                        }
                     }
                 } else if (hdr.lap.type == LAP_DATA_UP) {
                     meta.verdict = LW_DROP_NOT_SEALED;
@@ -306,25 +343,28 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             }
         } else if (meta.frame.kind == FRAME_BROKEN || meta.frame.kind == FRAME_UDP_LENGTH) {
             meta.verdict = LW_DROP_TRUNCATED;
-        } else if (meta.frame.kind == FRAME_ARP) {
-            meta.verdict = LW_PASS_ALWAYS;
+        } else if (meta.frame.kind == FRAME_TAG) {
+            meta.verdict = LW_DROP_GATE_TAG;
         } else if (meta.frame.kind == FRAME_FRAGMENT) {
             meta.verdict = LW_DROP_GATE_FRAGMENT;
-        } else if (meta.frame.kind == FRAME_EXTENSION) {
+        } else if (meta.frame.kind == FRAME_EXTENSION && meta.is_report == 0) {
             meta.verdict = LW_DROP_GATE_EXTENSION;
-        } else if (hdr.icmpv6.isValid() && (hdr.icmpv6.type == 133 || hdr.icmpv6.type == 135 || hdr.icmpv6.type == 136)) {
+        } else if (meta.listed == LISTED) {
             meta.verdict = LW_PASS_ALWAYS;
-        } else if ((hdr.net.ipv4.isValid() && is_udp && src_port == 68 && dst_port == 67)
-                || (hdr.net.ipv6.isValid() && is_udp && src_port == 546 && dst_port == 547)) {
-            meta.verdict = LW_PASS_ALWAYS;
+        } else if (meta.listed == FORBIDDEN) {
+            meta.verdict = LW_DROP_GATE_ROLE;
         } else if (is_udp && dst_port == LAP_PORT) {
             meta.verdict = LW_DROP_GATE_PORT;
-        } else if (meta.gate == GATE_SEALED) {
-            meta.verdict = LW_DROP_GATE;
         } else {
-            meta.place = 1w0 ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
-            spread_mac();
-            find_sender();
+            meta.verdict = LW_DROP_GATE;
+            if (meta.gate == GATE_OPEN) {
+                meta.place = 1w0 ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
+                spread_mac();
+                find_sender();
+            }
+            if (meta.verdict == LW_DROP_GATE && (meta.frame.kind == FRAME_OTHER || meta.frame.kind == FRAME_ARP)) {
+                meta.verdict = LW_DROP_GATE_TYPE;
+            }
         }
 
         if (proves) {
@@ -516,6 +556,10 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.verdict = LW_DROP_UNSEALED;
         }
         verdicts.count((bit<32>)meta.verdict);
+        if (meta.from_devices == 1 && meta.verdict >= 32
+                && (meta.frame.kind == FRAME_OTHER || meta.frame.kind == FRAME_ARP || meta.frame.kind == FRAME_TAG)) {
+            gate_types.apply();
+        }
         if (meta.verdict == LW_SLOW_PATH) {
             hdr.packet_in.setValid();
             hdr.packet_in.ingress = (bit<16>)meta.ingress;
@@ -568,7 +612,13 @@ control LapDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.packet_in);
         packet.emit(hdr.net);
+        packet.emit(hdr.arp);
+        packet.emit(hdr.option4);
+        packet.emit(hdr.hop_by_hop);
+        packet.emit(hdr.message);
         packet.emit(hdr.icmpv6);
+        packet.emit(hdr.timers);
+        packet.emit(hdr.target);
         packet.emit(hdr.lap);
         packet.emit(hdr.lap_body);
         packet.emit(hdr.lap_data);

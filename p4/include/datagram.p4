@@ -13,9 +13,23 @@ const bit<4> FRAME_EXTENSION = 4;   // IPv4 options or IPv6 extension headers: n
 const bit<4> FRAME_UDP = 5;
 const bit<4> FRAME_UDP_LENGTH = 6;  // the UDP length alone contradicts
 const bit<4> FRAME_IP = 7;          // any other protocol
+const bit<4> FRAME_TAG = 8;         // a third tag, or one of a type that is not parsed
 
-// "No tag" differs from VID 0.
+// What follows the IP header, as far as it is told apart: ICMP or IGMP, IGMP behind an option, ICMPv6, a hop-by-hop header.
+const bit<3> NEXT_OTHER = 0;
+const bit<3> NEXT_MESSAGE = 1;
+const bit<3> NEXT_OPTION4 = 2;
+const bit<3> NEXT_MESSAGE6 = 3;
+const bit<3> NEXT_HOP_BY_HOP = 4;
+const bit<8> PROTOCOL_ICMP = 1;
+const bit<8> PROTOCOL_IGMP = 2;
+
+// A VLAN, and by its tag's type a service's. VID 0, a priority tag, names none.
 const bit<16> VLAN_TAGGED = 0x1000;
+const bit<16> VLAN_SERVICE = 0x2000;
+// Below it an Ethernet type is a length (IEEE 802.3).
+const bit<16> ETHER_TYPE_LEAST = 0x0600;
+#define IS_UNPARSED_TAG(type) type == 0x9100 || type == 0x9200 || type == 0x9300 || type == 0x88e7 || type == 0x8926 || type == 0x893f
 
 struct network_t {
     ethernet_t ethernet;
@@ -35,7 +49,10 @@ struct frame_t {
     // IPv4 as ::ffff:a.b.c.d.
     bit<128> src;
     bit<128> dst;
+    // The outer one first.
     bit<32> vlans;
+    // Of the innermost tag; 0: a length.
+    bit<16> ether_type;
     // Neither MAC address is a group's, and the IP source names one host.
     bit<1> answerable;
 }
@@ -45,14 +62,16 @@ struct parsed_t {
     // Of the innermost tag.
     bit<16> ether_type;
     bit<1> is_udp;
-    bit<1> is_icmpv6;
+    bit<3> next;
+    // Of IPv6.
+    bit<16> ip_payload_bytes;
     bit<16> udp_port;
     bit<16> udp_length;
 }
 
 parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) {
     state start {
-        parsed = { 0, 0, 0, 0, 0 };
+        parsed = { 0, 0, NEXT_OTHER, 0, 0, 0 };
         packet.extract(net.ethernet);
         parsed.ether_type = net.ethernet.ether_type;
         transition select(net.ethernet.ether_type) {
@@ -88,20 +107,37 @@ parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) 
         transition select(net.ipv4.version, net.ipv4.header_words, net.ipv4.more_fragments, net.ipv4.fragment_offset,
                           net.ipv4.protocol) {
             (4, 5, 0, 0, PROTOCOL_UDP): udp;
+            (4, 5, 0, 0, PROTOCOL_ICMP): message;
+            (4, 5, 0, 0, PROTOCOL_IGMP): message;
+            (4, 6, 0, 0, PROTOCOL_IGMP): option4;
             default: accept;
         }
+    }
+    state message {
+        parsed.next = NEXT_MESSAGE;
+        transition accept;
+    }
+    state option4 {
+        parsed.next = NEXT_OPTION4;
+        transition accept;
     }
     state ipv6 {
         packet.extract(net.ipv6);
+        parsed.ip_payload_bytes = net.ipv6.payload_length;
         transition select(net.ipv6.version, net.ipv6.next_header, net.ipv6.payload_length) {
             (6, PROTOCOL_UDP, _): udp;
             (6, PROTOCOL_ICMPV6, 0): accept;
-            (6, PROTOCOL_ICMPV6, _): icmpv6;
+            (6, PROTOCOL_ICMPV6, _): message6;
+            (6, PROTOCOL_HOP_BY_HOP, _): hop_by_hop;
             default: accept;
         }
     }
-    state icmpv6 {
-        parsed.is_icmpv6 = 1;
+    state message6 {
+        parsed.next = NEXT_MESSAGE6;
+        transition accept;
+    }
+    state hop_by_hop {
+        parsed.next = NEXT_HOP_BY_HOP;
         transition accept;
     }
     state udp {
@@ -113,21 +149,39 @@ parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) 
     }
 }
 
+#define NAME_VLAN(vlan, tag_type, vid) \
+    if (vid != 0) { \
+        vlan = VLAN_TAGGED | (bit<16>)vid; \
+        if (tag_type == ETHER_QINQ) { \
+            vlan = vlan | VLAN_SERVICE; \
+        } \
+    }
+
 // Of a frame of that many bytes.
 control Classify(in network_t net, in bit<32> frame_bytes, inout frame_t frame) {
     apply {
         bit<16> link_bytes = 14;
         bit<16> ether_type = net.ethernet.ether_type;
-        frame.vlans = 0;
+        bit<16> outer = 0;
+        bit<16> inner = 0;
         if (net.vlan0.isValid()) {
+            NAME_VLAN(outer, ether_type, net.vlan0.vid)
             link_bytes = 18;
             ether_type = net.vlan0.ether_type;
-            frame.vlans[31:16] = VLAN_TAGGED | (bit<16>)net.vlan0.vid;
         }
         if (net.vlan1.isValid()) {
+            NAME_VLAN(inner, ether_type, net.vlan1.vid)
             link_bytes = 22;
             ether_type = net.vlan1.ether_type;
-            frame.vlans[15:0] = VLAN_TAGGED | (bit<16>)net.vlan1.vid;
+        }
+        if (outer == 0) {
+            outer = inner;
+            inner = 0;
+        }
+        frame.vlans = outer ++ inner;
+        frame.ether_type = ether_type;
+        if (ether_type < ETHER_TYPE_LEAST) {
+            frame.ether_type = 0;
         }
         frame.room = (bit<16>)frame_bytes - link_bytes;
         frame.answerable = 1;
@@ -181,6 +235,8 @@ control Classify(in network_t net, in bit<32> frame_bytes, inout frame_t frame) 
             frame.kind = FRAME_BROKEN;
         } else if (ether_type == ETHER_ARP) {
             frame.kind = FRAME_ARP;
+        } else if (ether_type == ETHER_VLAN || ether_type == ETHER_QINQ || IS_UNPARSED_TAG(ether_type)) {
+            frame.kind = FRAME_TAG;
         } else {
             frame.kind = FRAME_OTHER;
         }

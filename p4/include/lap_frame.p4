@@ -35,6 +35,26 @@ const bit<2> GATE_SEALED = 0;
 const bit<2> GATE_OPEN = 1;
 const bit<2> GATE_OFF = 2;
 
+// A frame by the lists of 1.4.17: on none; passes without a session; no device may send it; passes if its DHCP server is named.
+const bit<2> UNLISTED = 0;
+const bit<2> LISTED = 1;
+const bit<2> FORBIDDEN = 2;
+const bit<2> DHCP = 3;
+
+// Types of ICMP (RFC 792, RFC 1256), IGMP (RFC 3376) and ICMPv6 (RFC 4861, RFC 2710, RFC 3810).
+const bit<8> ICMP_REDIRECT = 5;
+const bit<8> ICMP_ROUTER_ADVERTISEMENT = 9;
+const bit<8> IGMP_QUERY = 0x11;
+const bit<8> MLD_QUERY = 130;
+const bit<8> MLD_REPORT = 131;
+const bit<8> MLD_DONE = 132;
+const bit<8> ROUTER_SOLICITATION = 133;
+const bit<8> ROUTER_ADVERTISEMENT = 134;
+const bit<8> NEIGHBOR_SOLICITATION = 135;
+const bit<8> NEIGHBOR_ADVERTISEMENT = 136;
+const bit<8> REDIRECT = 137;
+const bit<8> MLD_REPORT_V2 = 143;
+
 @controller_header("packet_out")
 header packet_out_t {
     bit<16> port;
@@ -46,8 +66,42 @@ header packet_in_t {
     bit<16> ingress;
 }
 
-header icmpv6_t {
+// The form of ARP's addresses, and what is asked.
+header arp_t {
+    bit<48> form;
+    bit<16> operation;
+}
+
+// One word of options of an IPv4 header.
+header option4_t {
+    bit<32> option;
+}
+
+header hop_by_hop_t {
+    bit<8> next_header;
+    bit<8> length;
+    bit<48> options;
+}
+
+// The first byte of ICMP, IGMP and ICMPv6.
+header message_t {
     bit<8> type;
+}
+
+// What follows it in ICMPv6: code, checksum, and four bytes that each type has otherwise.
+header icmpv6_t {
+    bit<8> code;
+    bit<48> rest;
+}
+
+// Of a router advertisement.
+header timers_t {
+    bit<64> timers;
+}
+
+// Of a neighbor solicitation and advertisement.
+header target_t {
+    bit<128> address;
 }
 
 header word_t {
@@ -67,7 +121,13 @@ struct headers_t {
     packet_out_t packet_out;
     packet_in_t packet_in;
     network_t net;
+    arp_t arp;
+    option4_t option4;
+    hop_by_hop_t hop_by_hop;
+    message_t message;
     icmpv6_t icmpv6;
+    timers_t timers;
+    target_t target;
     lap_t lap;
     lap_body_t lap_body;
     lap_data_t lap_data;
@@ -127,7 +187,16 @@ struct metadata_t {
     frame_t frame;
     lw_verdict_t verdict;
     bit<9> ingress;
+    // The destination MAC address is the gateway's or a group's.
+    bit<1> addressed;
+    // The IP address of the gateway's side: the destination of what devices send, the source of the rest.
+    bit<128> end;
+    // It is the gateway's own.
+    bit<1> own;
+    // It is addressed and own.
     bit<1> local;
+    // The source address can be a device's.
+    bit<1> admitted;
     // Settings.
     bit<1> is_set;
     bit<1> slow;
@@ -138,8 +207,13 @@ struct metadata_t {
     bit<32> lease_s;
     bit<16> mtu;
     bit<1> attests;
+    bit<1> dhcp4_is_named;
     bit<1> from_devices;
     bit<1> to_devices;
+    // The lists.
+    bit<2> listed;
+    bit<1> is_report;
+    bit<16> padding;
     // Freshness.
     bit<64> fresh;
     bit<64> fresh_before;
@@ -221,17 +295,77 @@ parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, ino
         // Without a whole LAP header it is no message, whatever its port.
         meta.behind_header = meta.parsed.udp_length |-| 23;
         meta.left = meta.parsed.udp_length |-| 8;
-        transition select(meta.parsed.is_udp, meta.parsed.udp_port, meta.behind_header, meta.parsed.is_icmpv6) {
-            (1, LAP_PORT, 0, _): accept;
-            (1, LAP_PORT, _, _): lap;
-            (1, _, _, _): payload;
-            (_, _, _, 1): icmpv6;
+        transition select(meta.parsed.is_udp, meta.parsed.udp_port, meta.behind_header) {
+            (1, LAP_PORT, 0): accept;
+            (1, LAP_PORT, _): lap;
+            (1, _, _): payload;
+            default: other;
+        }
+    }
+    state other {
+        meta.left = meta.parsed.ip_payload_bytes;
+        transition select(meta.parsed.ether_type, meta.parsed.next) {
+            (ETHER_ARP, _): arp;
+            (_, NEXT_MESSAGE): message;
+            (_, NEXT_OPTION4): option4;
+            (_, NEXT_MESSAGE6): message6;
+            (_, NEXT_HOP_BY_HOP): hop_by_hop;
             default: accept;
         }
     }
-    state icmpv6 {
+    state arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+    state option4 {
+        packet.extract(hdr.option4);
+        transition message;
+    }
+    state message {
+        packet.extract(hdr.message);
+        transition accept;
+    }
+    state hop_by_hop {
+        packet.extract(hdr.hop_by_hop);
+        meta.left = meta.left |-| 8;
+        transition select(hdr.hop_by_hop.next_header, hdr.hop_by_hop.length) {
+            (PROTOCOL_ICMPV6, 0): message6;
+            default: accept;
+        }
+    }
+    state message6 {
+        packet.extract(hdr.message);
+        transition select(hdr.message.type) {
+            MLD_REPORT: report;
+            MLD_DONE: report;
+            MLD_REPORT_V2: report;
+            ROUTER_SOLICITATION: solicitation;
+            ROUTER_ADVERTISEMENT: advertisement;
+            NEIGHBOR_SOLICITATION: neighbor;
+            NEIGHBOR_ADVERTISEMENT: neighbor;
+            default: accept;
+        }
+    }
+    state report {
         packet.extract(hdr.icmpv6);
         transition accept;
+    }
+    state solicitation {
+        packet.extract(hdr.icmpv6);
+        meta.left = meta.left |-| 8;
+        transition payload;
+    }
+    state advertisement {
+        packet.extract(hdr.icmpv6);
+        packet.extract(hdr.timers);
+        meta.left = meta.left |-| 16;
+        transition payload;
+    }
+    state neighbor {
+        packet.extract(hdr.icmpv6);
+        packet.extract(hdr.target);
+        meta.left = meta.left |-| 24;
+        transition payload;
     }
     state lap {
         packet.extract(hdr.lap);

@@ -62,7 +62,7 @@
     meter(SOURCES, MeterType.packets) sources;
 
     action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow,
-                       bit<1> attests) {
+                       bit<1> attests, bit<1> dhcp4_is_named) {
         meta.is_set = 1;
         meta.gateway_id = gateway_id;
         meta.lease_s = lease_s;
@@ -70,6 +70,7 @@
         meta.mtu = mtu;
         meta.slow = slow;
         meta.attests = attests;
+        meta.dhcp4_is_named = dhcp4_is_named;
     }
     table gateway {
         actions = { set_gateway; NoAction; }
@@ -86,20 +87,25 @@
         default_action = NoAction();
         size = 512;
     }
-    action is_local() {
-        meta.local = 1;
+    action is_own() {
+        meta.own = 1;
     }
-    table local4 {
-        key = { hdr.net.ipv4.dst: exact; }
-        actions = { is_local; NoAction; }
+    // The gateway's addresses; IPv4 is ::ffff:a.b.c.d here.
+    table local {
+        key = { meta.end: exact; }
+        actions = { is_own; NoAction; }
         default_action = NoAction();
         size = 16;
     }
-    table local6 {
-        key = { hdr.net.ipv6.dst: exact; }
-        actions = { is_local; NoAction; }
+    action admit() {
+        meta.admitted = 1;
+    }
+    // Where devices are (1.4.13). Longer prefixes without `admit` are taken out of shorter ones; IPv4 is ::ffff:a.b.c.d here.
+    table device_sources {
+        key = { meta.frame.src: lpm; }
+        actions = { admit; NoAction; }
         default_action = NoAction();
-        size = 16;
+        size = 1024;
     }
     action drop() {
         mark_to_drop(standard);

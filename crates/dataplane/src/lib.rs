@@ -78,12 +78,6 @@ pub struct Capabilities {
     pub classic: bool,
     /// Whether packets that pass its gate can carry evidence of itself.
     pub in_packets: bool,
-    /// Whether it judges a message's source address, and the frame's destination MAC address, before it answers; else a session
-    /// from an address that is no device's is closed once it is told of.
-    pub admission: bool,
-    /// Whether its gate looks at all of what passes without a session and at what no device may send, knows lists of what passes, tells
-    /// kinds of VLAN tags apart, and lets membership reports pass (LAP/1 1.4.17); else it goes by types and ports.
-    pub exact_gate: bool,
 }
 
 impl Capabilities {
@@ -93,16 +87,6 @@ impl Capabilities {
         let asked = [
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
-            (
-                !config.always_pass.is_empty(),
-                self.exact_gate,
-                "list of what always passes",
-            ),
-            (
-                !config.dhcp_servers.is_empty(),
-                self.exact_gate,
-                "list of DHCP servers",
-            ),
             (config.provers != 0, self.attest, "PROOFs"),
             (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
             (config.classic.is_some(), self.classic, "classic profile"),

@@ -33,12 +33,11 @@ use support::world::attest::round;
 use support::world::switch::{DEVICES, LONG, Switch};
 
 /// Whether the switch has what these records are about. Its limits are buckets that fill steadily, not counts of a second.
-fn is_declared(Group { shape, exact, .. }: &Group) -> bool {
+fn is_declared(Group { shape, .. }: &Group) -> bool {
     P4Runtime::CAPABILITIES.missing(&shape.config()).is_none()
         && shape.nak_per_s == u32::MAX
         && [0, u32::MAX].contains(&shape.miss_per_s)
         && !shape.no_bindings
-        && (!exact || P4Runtime::CAPABILITIES.exact_gate)
 }
 
 fn run(groups: Vec<Group>) {
@@ -156,43 +155,34 @@ fn messages_that_are_not_lap() {
     run(records::malformed::groups());
 }
 
-/// The program opens it, and the control plane closes it; a new device's message goes no further.
+/// A switch that another gateway has taken since knows the prefixes of its configuration, and those of its changes.
 #[test]
-fn a_session_from_where_no_device_is_is_closed_and_not_told() {
-    let mut world = World::with_switch(Shape {
-        miss_per_s: u32::MAX,
-        ..Shape::OFF
-    });
-    world.pool(A, 0, 5);
-    let elsewhere = Endpoint {
-        ip: [8, 8, 8, 8].into(),
-        ..A.end(false)
+fn device_prefixes_follow_changes_and_a_new_start() {
+    let mut world = World::with_switch(Shape::SLOW);
+    let at = |ip: [u8; 4]| {
+        let end = Endpoint {
+            ip: ip.into(),
+            ..A.end(false)
+        };
+        FrameBuilder::new(end, gateway_end(false)).udp(&world.request(A))
     };
-    let from = |end: Endpoint, message: &[u8]| FrameBuilder::new(end, gateway_end(false)).udp(message);
-    let response = |world: &World, idx| world.response(A).bound(A.mac()).idx(idx).bytes(A);
-    let verdict = world.send_to_switch_alone(&from(elsewhere, &response(&world, 0)));
-    assert_eq!(verdict, Verdict::ReplyAck);
-    let (told, has_session) = world.told_of_a_session(A);
-    assert!(!has_session && told.is_empty(), "{told:?}");
-    let verdict = world.send_to_switch_alone(&from(A.end(false), &response(&world, 1)));
-    assert_eq!(verdict, Verdict::ReplyAck);
-    let (told, has_session) = world.told_of_a_session(A);
-    assert!(has_session && told.len() == 1, "{told:?}");
-
-    for end in [elsewhere, B.end(false)] {
-        let verdict = world.send_to_switch_alone(&from(end, &world.request(B)));
-        assert_eq!(verdict, Verdict::SlowPath);
+    let [home, far, own] = [[10, 66, 0, 9], [8, 8, 8, 8], [10, 66, 0, 254]].map(at);
+    for _ in 0..2 {
+        let expect = |world: &mut World, verdicts: [Verdict; 3]| {
+            let got = [&home, &far, &own].map(|frame| world.send_to_switch_alone(frame));
+            assert_eq!(got, verdicts);
+        };
+        let (passes, refused) = (Verdict::SlowPath, Verdict::DropSourceNotDevice);
+        expect(&mut world, [passes, refused, refused]);
+        world.move_devices(&["8.8.0.0/16"]);
+        expect(&mut world, [refused, passes, refused]);
+        world.move_devices(&["0.0.0.0/0"]);
+        expect(&mut world, [passes, passes, refused]);
+        world.leave_switch_behind();
+        world.reset();
     }
-    let deadline = Instant::now() + LONG;
-    let mut taken = 0;
-    while taken == 0 {
-        taken = world.drain_misses_at_switch();
-        assert!(Instant::now() < deadline, "no message of a new device");
-    }
-    assert_eq!(taken, 1, "they come in their order");
 }
 
-/// The program checks neither, as it declares: the others are told apart, and what is a device's gets the same.
 #[test]
 fn messages_from_where_no_device_is_and_frames_for_others() {
     run(records::admission::groups());

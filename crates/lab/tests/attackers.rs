@@ -125,8 +125,6 @@ fn ready<'a>(
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
             sees_frames: true,
-            judges_admission: true,
-            has_exact_gate: true,
             effort: 1000,
             rng: ChaCha20Rng::seed_from_u64(5),
         },

@@ -231,15 +231,6 @@ verdicts! {
 }
 
 impl Verdict {
-    /// Whether P4 programs give it. Their header leaves others out, so that compiled programs stay what they are.
-    #[must_use]
-    pub fn is_of_p4(self) -> bool {
-        !matches!(
-            self,
-            Self::DropSourceNotDevice | Self::DropGateTag | Self::DropGateRole | Self::DropGateType
-        )
-    }
-
     /// The number in counters and in the generated headers.
     #[must_use]
     pub fn number(self) -> u8 {
@@ -291,7 +282,7 @@ pub fn render_p4(out: &mut dyn fmt::Write) -> fmt::Result {
         out,
         "#ifndef LW_VERDICTS_P4\n#define LW_VERDICTS_P4\n\ntypedef bit<8> lw_verdict_t;"
     )?;
-    for verdict in Verdict::ALL.iter().filter(|verdict| verdict.is_of_p4()) {
+    for verdict in Verdict::ALL {
         write!(out, "const lw_verdict_t LW_")?;
         upper(out, verdict.name())?;
         writeln!(out, " = {};", verdict.number())?;

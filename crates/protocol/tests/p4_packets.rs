@@ -18,6 +18,7 @@ mod p4_packets {
     pub mod lap_gates;
     pub mod lap_handshakes;
     pub mod lap_limits;
+    pub mod lap_lists;
     pub mod router;
     pub mod stf;
 }

@@ -143,9 +143,6 @@ impl Host {
         p4dra: true,
         classic: true,
         in_packets: false,
-        // Frames for other stations do not reach a socket.
-        admission: true,
-        exact_gate: false,
     };
 
     /// Makes the memory; no packet is seen until [`Host::listen`].

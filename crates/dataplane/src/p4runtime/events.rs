@@ -74,7 +74,6 @@ impl P4Runtime {
             at_us,
         } = told;
         let (low_rows, low_credit) = (self.live.low_rows, self.live.low_credit);
-        let is_device_s = self.live.sources.admits(sender(address));
         let until_us = at_us.saturating_add(u64::from(self.live.lease_s) * 1_000_000);
         let Some(held) = self.book.devices.get_mut(&device) else {
             return Ok(Vec::new());
@@ -97,7 +96,7 @@ impl P4Runtime {
                 && told.place.is_some()
                 && told.until_us > at_us
         });
-        held.told = Some(opened).filter(|_| is_device_s);
+        held.told = Some(opened);
         let rows = held.lacks_rows(next, low_rows);
         let rows = rows.or_else(|| held.lacks_credit(next, low_credit));
         held.told_at = next;
@@ -110,15 +109,6 @@ impl P4Runtime {
         };
         if let Some(kind) = rows {
             sink(event(kind, next));
-        }
-        let (cell, is_open) = (held.cell, now == session);
-        if !is_device_s {
-            tracing::debug!(%device, source = %sender(address), "session closed: its address is outside device_prefixes");
-            let mut updates = self.take_out_spent(device, next)?;
-            if is_open {
-                updates.push(self.link.program.cell("session_ids", cell, 0)?);
-            }
-            return Ok(updates);
         }
         if !is_renewal {
             let opening = Opening {

@@ -26,6 +26,7 @@ mod program;
 mod provers;
 mod setup;
 mod slow;
+mod sources;
 
 use std::sync::Mutex;
 
@@ -76,9 +77,6 @@ impl P4Runtime {
         classic: false,
         // The switch stamps by itself, as it is told at its start.
         in_packets: false,
-        admission: false,
-        // The compiled program goes by types and ports, and takes a priority tag for a VLAN (docs/switch.md).
-        exact_gate: false,
     };
 
     /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a

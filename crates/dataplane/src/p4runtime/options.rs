@@ -27,7 +27,7 @@ pub struct P4Options {
     pub device_id: u64,
     /// This gateway's rank: the highest of a switch's controllers holds it.
     pub election_id: u128,
-    /// Who is behind which port.
+    /// Who is behind which port. Those of services are the gateway's own: messages to their MAC addresses alone are answered.
     pub bridge: Vec<Neighbour>,
     /// Where everybody else is; `None`: what goes to any other address is dropped.
     pub elsewhere: Option<Place>,
@@ -83,6 +83,13 @@ impl P4Options {
                 field: if is_named { "bridge" } else { "elsewhere" },
                 value: place.port.to_string(),
                 hint,
+            });
+        }
+        if self.bridge.iter().all(|neighbour| neighbour.is_devices) {
+            return Err(ConfigError::Field {
+                field: "bridge",
+                value: "none of a service".into(),
+                hint: "name the MAC address of the host that has the gateway's addresses, and its port",
             });
         }
         let mut macs = BTreeSet::new();

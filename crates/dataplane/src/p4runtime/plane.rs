@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
+use linewarden_p4runtime::entity::Entity;
 use linewarden_p4runtime::translate::Read;
 use linewarden_protocol::attest::Round;
-use linewarden_protocol::gateway::FRESH_MAX_AGE_MS;
+use linewarden_protocol::gateway::{DroppedTypes, FRESH_MAX_AGE_MS, KNOWN_TYPES};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
@@ -13,7 +14,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 use super::clock::Reading;
 use super::options::NAME;
 use super::{P4Runtime, SwitchError};
-use crate::config::{ConfigError, Live};
+use crate::config::{ConfigError, Gate, Live};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::Miss;
@@ -54,9 +55,11 @@ impl P4Runtime {
         Ok(())
     }
 
-    fn write_settings(&self) -> Result<(), SwitchError> {
+    /// `before`: those that the switch has.
+    fn write_settings(&self, before: &Live) -> Result<(), SwitchError> {
         self.check()?;
         let mut updates = self.limits()?;
+        updates.extend(self.source_changes(Some(&before.sources))?);
         updates.push(self.gateway()?);
         self.link.write(&updates)
     }
@@ -67,27 +70,48 @@ impl P4Runtime {
         self.link.write(&[update])
     }
 
-    fn read_counters(&self) -> Result<Counters, SwitchError> {
-        const NAME: &str = "verdicts";
+    /// Index and packets of each cell of a counter.
+    fn read_counter(&self, name: &'static str) -> Result<impl Iterator<Item = (usize, u64)>, SwitchError> {
         self.check()?;
-        let found = self.link.program.info().counters().named(NAME);
-        let id = found.ok_or(SwitchError::Program(NAME))?.id;
+        let found = self.link.program.info().counters().named(name);
+        let id = found.ok_or(SwitchError::Program(name))?.id;
         let read = self.link.read(&[Read::Counters {
             id: Some(id),
             index: None,
         }])?;
+        Ok(read.into_iter().filter_map(|entity| match entity {
+            Entity::Counter { index, data, .. } => Some((usize::try_from(index).ok()?, data.packets)),
+            _ => None,
+        }))
+    }
+
+    fn read_counters(&self) -> Result<Counters, SwitchError> {
         let mut counters = Counters {
             events_lost: self.link.messages_lost(),
             ..Counters::default()
         };
-        for entity in read {
-            if let linewarden_p4runtime::entity::Entity::Counter { index, data, .. } = entity
-                && let Some(slot) = counters.by_verdict.get_mut(index as usize)
-            {
-                *slot = data.packets;
+        for (index, packets) in self.read_counter("verdicts")? {
+            if let Some(slot) = counters.by_verdict.get_mut(index) {
+                *slot = packets;
             }
         }
         Ok(counters)
+    }
+
+    /// Of the known types; all others have one place, the first.
+    fn read_dropped_types(&self) -> Result<DroppedTypes, SwitchError> {
+        let mut packets = [0; KNOWN_TYPES.len() + 1];
+        for (index, count) in self.read_counter("dropped_types")? {
+            if let Some(slot) = packets.get_mut(index) {
+                *slot = count;
+            }
+        }
+        let [other, known @ ..] = packets;
+        let types = KNOWN_TYPES
+            .iter()
+            .zip(known)
+            .map(|((ether_type, _), count)| (*ether_type, count));
+        Ok(DroppedTypes::of(types.collect(), other))
     }
 }
 
@@ -154,7 +178,7 @@ impl DataPlane for P4Runtime {
         }
         let before = std::mem::replace(&mut self.live, live.clone());
         // What the switch has taken of it nobody knows.
-        if let Err(error) = self.note(self.write_settings()) {
+        if let Err(error) = self.note(self.write_settings(&before)) {
             self.live = before;
             return Err(error.into());
         }
@@ -177,6 +201,12 @@ impl DataPlane for P4Runtime {
     }
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         Ok(self.read_counters()?)
+    }
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        match self.config.gate {
+            Gate::Off => Ok(None),
+            Gate::Open | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
+        }
     }
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
         let taken = self.check().and_then(|()| self.take_events(sink));

@@ -166,6 +166,42 @@ impl Program {
         ))
     }
 
+    /// An entry of a table whose one field is a prefix, value and length, from one action without arguments to another; `None`: it is
+    /// not there. Nothing where both are the same.
+    pub fn change_prefix(
+        &self,
+        table: &'static str,
+        (value, prefix_bits): (u128, u32),
+        actions: [Option<&'static str>; 2],
+    ) -> Result<Option<Update>, SwitchError> {
+        let wrong = || SwitchError::Program(table);
+        let found = self.info.tables().named(table).ok_or_else(wrong)?;
+        let [Format::Bits(width)] = found.fields.iter().map(|field| field.format).collect::<Vec<_>>()[..]
+        else {
+            return Err(wrong());
+        };
+        let key = EntryKey {
+            table: found.id,
+            fields: vec![FieldMatch::Lpm {
+                value: bits(table, width, value)?,
+                prefix_bits,
+            }],
+            priority: 0,
+        };
+        let change = match actions {
+            [before, now] if before == now => return Ok(None),
+            [_, None] => Change::Delete(key),
+            [None, Some(action)] => Change::Insert(self.prefix_entry(key, action)?),
+            [Some(_), Some(action)] => Change::Modify(self.prefix_entry(key, action)?),
+        };
+        Ok(Some(Update::TableEntry(Box::new(change))))
+    }
+
+    fn prefix_entry(&self, key: EntryKey, action: &'static str) -> Result<TableEntry, SwitchError> {
+        let action = EntryAction::Action(self.action(action, &[])?);
+        Ok(TableEntry::new(key, action))
+    }
+
     pub fn delete(&self, table: &'static str, fields: &[u128]) -> Result<Update, SwitchError> {
         let key = self.key(table, fields)?;
         Ok(Update::TableEntry(Box::new(Change::Delete(key))))

@@ -7,10 +7,13 @@ use linewarden_p4runtime::entity::{
     Change, Digest, DigestConfig, MeterConfig, MulticastGroup, Port, Replica, Update,
 };
 use linewarden_p4runtime::ids::MulticastGroupId;
+use linewarden_protocol::frame::Mac;
+use linewarden_protocol::gateway::{ControlProtocol, KNOWN_TYPES};
 use linewarden_protocol::keys::halves;
 use linewarden_protocol::prf::f;
 
 use super::options::P4Options;
+use super::sources::number;
 use super::{P4Runtime, SwitchError};
 use crate::config::Gate;
 
@@ -38,21 +41,15 @@ impl P4Runtime {
         let program = &self.link.program;
         let mut updates = vec![self.gateway()?];
         updates.extend(self.limits()?);
+        updates.extend(self.source_changes(None)?);
         updates.extend(self.bucket_keys()?);
         for ip in &self.config.local {
-            let (table, address) = match ip {
-                IpAddr::V4(ip) => ("local4", u128::from(u32::from(*ip))),
-                IpAddr::V6(ip) => ("local6", u128::from(*ip)),
-            };
-            updates.push(program.insert((table, &[address]), ("is_local", &[]))?);
+            updates.push(program.insert(("local", &[number(*ip)]), ("is_own", &[]))?);
         }
+        updates.extend(self.lists()?);
         for neighbour in &options.bridge {
-            let mac = neighbour
-                .mac
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | u128::from(*byte));
             let to = [u128::from(neighbour.port), u128::from(neighbour.is_devices)];
-            updates.push(program.insert(("bridge", &[mac]), ("to_port", &to))?);
+            updates.push(program.insert(("bridge", &[mac(&neighbour.mac)]), ("to_port", &to))?);
         }
         if let Some(place) = options.elsewhere {
             let to = [u128::from(place.port), u128::from(place.is_devices)];
@@ -76,6 +73,30 @@ impl P4Runtime {
             })));
         }
         self.link.write(&updates)
+    }
+
+    /// What passes a gate that is not always the same, what no device may send, and the places of counters of Ethernet types.
+    fn lists(&self) -> Result<Vec<Update>, SwitchError> {
+        let program = &self.link.program;
+        let mut updates = Vec::new();
+        for protocol in ControlProtocol::ALL {
+            let action = match protocol {
+                _ if self.config.always_pass.contains(protocol) => "pass_always",
+                ControlProtocol::Stp | ControlProtocol::Cdp => "forbid",
+                _ => continue,
+            };
+            for (address, ether_type) in protocol.addresses() {
+                let key = [mac(address), u128::from(*ether_type)];
+                updates.push(program.insert(("control_protocols", &key), (action, &[]))?);
+            }
+        }
+        for server in &self.config.dhcp_servers {
+            updates.push(program.insert(("dhcp_servers", &[number(*server)]), ("pass_always", &[]))?);
+        }
+        for (place, (ether_type, _)) in (1..).zip(KNOWN_TYPES) {
+            updates.push(program.insert(("gate_types", &[ether_type.into()]), ("count_type", &[place]))?);
+        }
+        Ok(updates)
     }
 
     /// The factors of the hash that spreads addresses over buckets, from the seed of this gateway's hashes: nobody else knows
@@ -107,6 +128,7 @@ impl P4Runtime {
             0,
             (self.live.miss_per_s != 0).into(),
             (self.config.provers != 0).into(),
+            self.config.dhcp_servers.iter().any(IpAddr::is_ipv4).into(),
         ];
         self.link.program.set_default("gateway", "set_gateway", &values)
     }
@@ -146,6 +168,10 @@ impl P4Runtime {
             limit("sources", share(SOURCE_PART))?,
         ])
     }
+}
+
+fn mac(address: &Mac) -> u128 {
+    address.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte))
 }
 
 /// All ports, for frames to group addresses; they do not leave by the port that they came in on.

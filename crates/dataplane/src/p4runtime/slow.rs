@@ -115,9 +115,7 @@ impl P4Runtime {
     pub(super) fn take_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), SwitchError> {
         self.tell_enrolled()?;
         for (ingress, frame) in self.link.take_packets() {
-            // The program does not look where a message comes from.
-            let miss = Miss::of_frame(&frame, ingress.into());
-            if let Some(miss) = miss.filter(|miss| self.live.sources.admits(miss.source())) {
+            if let Some(miss) = Miss::of_frame(&frame, ingress.into()) {
                 self.note_knock(&miss, &frame, ingress);
                 sink(miss);
             }

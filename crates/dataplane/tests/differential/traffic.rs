@@ -69,14 +69,8 @@ impl Run<'_> {
         builder
     }
 
-    /// Behind one to three tags; a P4 switch, whose gate is not exact, gets what it takes for the same.
+    /// Behind one to three tags.
     fn tagged(&mut self, mut builder: FrameBuilder) -> FrameBuilder {
-        if self.world.has_switch() {
-            for _ in 0..self.rng.random_range(1..=2) {
-                builder = builder.tag(0x8100, self.pick(&[7, 0xe007, 0xffff]));
-            }
-            return builder;
-        }
         for _ in 0..self.rng.random_range(1..=3) {
             let kind = self.pick(&[0x8100, 0x8100, 0x88a8, 0x88a8, 0x9100]);
             builder = builder.tag(kind, self.pick(&[0, 0xa000, 7, 0xe007, 0xffff]));

@@ -8,7 +8,7 @@ use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, exact_group, group, record};
+use super::{Group, Record, group, record};
 use crate::support::device::{A, B, gateway_end, service_end};
 use crate::support::shape::{DHCP_SERVER, DHCP_SERVER6, Shape};
 use crate::support::world::World;
@@ -692,26 +692,6 @@ fn servers() -> Vec<Record> {
     records.into()
 }
 
-/// What every gate takes, of whatever data plane.
-fn everywhere() -> Vec<Record> {
-    let frames = [
-        ("ARP", between("10.66.128.1", "10.66.0.9").arp_request()),
-        ("DHCP", dhcp("0.0.0.0", "255.255.255.255").dhcp()),
-        ("DHCPv6", dhcp(NEAR, "ff02::1:2").dhcp()),
-        (
-            "a neighbor solicitation",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &options(1))),
-        ),
-        ("a router solicitation", nd(NEAR, ALL_ROUTERS, 133, &[0; 4])),
-        (
-            "a neighbor advertisement",
-            nd(NEAR, ALL_NODES, 136, &target(NEAR, &[])),
-        ),
-    ];
-    let records = frames.map(|(name, frame)| record(name, |_| {}, move |_| frame.clone(), PassAlways));
-    records.into()
-}
-
 pub fn groups() -> Vec<Group> {
     assert_eq!(gateway_end(true).ip, OWN.parse::<IpAddr>().unwrap());
     let exact = || {
@@ -724,10 +704,9 @@ pub fn groups() -> Vec<Group> {
         ..Shape::SEALED
     };
     vec![
-        group(Shape::OPEN, everywhere()),
-        exact_group(Shape::OPEN, exact().chain(memberships()).collect()),
-        exact_group(Shape::LISTED, named().collect()),
-        exact_group(Shape::SEALED, exact().collect()),
-        exact_group(sealed_named, named().collect()),
+        group(Shape::OPEN, exact().chain(memberships()).collect()),
+        group(Shape::LISTED, named().collect()),
+        group(Shape::SEALED, exact().collect()),
+        group(sealed_named, named().collect()),
     ]
 }

@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, exact_group, group, record};
+use super::{Group, Record, group, record};
 use crate::support::device::{A, Dev, gateway_end, service_end};
 use crate::support::shape::Shape;
 use crate::support::world::World;
@@ -572,6 +572,6 @@ pub fn groups() -> Vec<Group> {
     ];
     vec![
         group(Shape::OFF, records.into_iter().flatten().collect()),
-        exact_group(Shape::OFF, bound_in_vlans()),
+        group(Shape::OFF, bound_in_vlans()),
     ]
 }

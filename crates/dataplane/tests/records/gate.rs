@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, exact_group, group, record};
+use super::{Group, Record, group, record};
 use crate::support::device::{A, B, gateway_end, service_end};
 use crate::support::shape::{LEASE_S, Shape};
 use crate::support::world::World;
@@ -528,6 +528,6 @@ pub fn groups() -> Vec<Group> {
     let records = [by_session(), never(), consumed()];
     vec![
         group(Shape::OPEN, records.into_iter().flatten().collect()),
-        exact_group(Shape::OPEN, tags()),
+        group(Shape::OPEN, tags()),
     ]
 }

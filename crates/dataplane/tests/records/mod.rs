@@ -39,9 +39,6 @@ pub struct Record {
 /// Records under one configuration.
 pub struct Group {
     pub shape: Shape,
-    /// They are of an exact gate (`Capabilities::exact_gate`).
-    #[allow(dead_code, reason = "a switch's, which not every test has")]
-    pub exact: bool,
     pub records: Vec<Record>,
 }
 
@@ -60,19 +57,7 @@ pub fn record(
 }
 
 pub fn group(shape: Shape, records: Vec<Record>) -> Group {
-    Group {
-        shape,
-        exact: false,
-        records,
-    }
-}
-
-/// Of data planes whose gate is exact.
-pub fn exact_group(shape: Shape, records: Vec<Record>) -> Group {
-    Group {
-        exact: true,
-        ..group(shape, records)
-    }
+    Group { shape, records }
 }
 
 /// The right RESPONSE of a device from its own place, BOUND or not.

@@ -23,7 +23,7 @@ use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownWord;
-use linewarden_protocol::frame::{Meta, Network, is_group, parse};
+use linewarden_protocol::frame::{Meta, parse};
 use linewarden_protocol::gateway::{Gateway, LineView};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::time::Now;
@@ -530,19 +530,6 @@ fn lap_device(frame: &[u8]) -> Option<DeviceId> {
     let (meta, payload) = seen_by_a_socket(frame)?;
     let id = frame[payload].get(8..16)?.try_into().unwrap();
     (meta.dst_port == wire::LAP_PORT).then_some(DeviceId(u64::from_be_bytes(id)))
-}
-
-/// Whether the frame is a datagram for the gateway's port that a P4 switch judges otherwise, as it declares: from an address
-/// that is no device's, or for another station.
-fn is_beyond_admission(frame: &[u8], verdict: Verdict) -> bool {
-    let for_us = [gateway_end(false).ip, gateway_end(true).ip];
-    let is_ours = parse(frame).is_ok_and(|parsed| {
-        let datagram = parsed.datagram();
-        let is_ours = datagram.is_some_and(|(ip, _)| for_us.contains(&ip.dst));
-        let is_broken = matches!(&parsed.network, Network::Ip(ip) if for_us.contains(&ip.dst));
-        (is_ours || is_broken) && !is_group(&parsed.dst_mac) && parsed.dst_mac != gateway_end(false).mac
-    });
-    is_ours || verdict == Verdict::DropSourceNotDevice
 }
 
 /// Where the payload lies and what it came with, when a UDP socket on the gateway's addresses would get it.

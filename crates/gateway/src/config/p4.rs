@@ -308,6 +308,12 @@ side = \"devices\"
             ),
             ("port = 2", "port = 510", "p4.bridge", "510"),
             ("port = 1", "port = 3", "p4.bridge", "at once"),
+            (
+                "port = 1",
+                "port = 1\nside = \"devices\"",
+                "p4.bridge",
+                "the gateway's addresses",
+            ),
             ("devices_port = 3", "devices_port = 511", "p4.devices_port", "510"),
             ("00:02", "00:01", "p4.bridge", "each address once"),
             (

@@ -140,10 +140,6 @@ pub struct Arena<'a> {
     pub classic_port: u16,
     /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
     pub sees_frames: bool,
-    /// The data plane judges source and destination addresses of a message before it answers.
-    pub judges_admission: bool,
-    /// Its gate looks at all of what passes without a session, and knows kinds of VLAN tags.
-    pub has_exact_gate: bool,
     /// Messages of an attack that tries many; floods are twenty times as many.
     pub effort: u32,
     /// What attackers draw from.
@@ -171,10 +167,6 @@ pub enum Needs {
     Nothing,
     /// An open gate with a service behind it.
     OpenGate,
-    /// A data plane that judges addresses before it answers.
-    Admission,
-    /// An open gate that is exact, with a service behind it.
-    ExactGate,
 }
 
 /// One attack.
@@ -203,11 +195,7 @@ impl Attack {
     pub fn run(&self, arena: &mut Arena<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
         let skipped = match self.needs {
-            Needs::OpenGate | Needs::ExactGate if arena.service.is_none() => Some("the gate is off"),
-            Needs::ExactGate if !arena.has_exact_gate => Some("the gate goes by types and ports alone"),
-            Needs::Admission if !arena.judges_admission => {
-                Some("the P4 program does not judge addresses; its gateway closes such a session afterwards")
-            }
+            Needs::OpenGate if arena.service.is_none() => Some("the gate is off"),
             _ => None,
         };
         if skipped.is_some() {
@@ -247,12 +235,12 @@ pub const ALL: &[Attack] = &[
     ),
     Attack::new(
         "session at an address of others",
-        Needs::Admission,
+        Needs::Nothing,
         admission::others_addresses,
     ),
     Attack::new(
         "REQUEST to a silent station's MAC",
-        Needs::Admission,
+        Needs::Nothing,
         admission::silent_stations,
     ),
     Attack::new("forged CHALLENGEs and ACKs", Needs::Nothing, forge::fake_gateway),
@@ -265,11 +253,7 @@ pub const ALL: &[Attack] = &[
         Needs::OpenGate,
         gate::without_session,
     ),
-    Attack::new(
-        "through the gate in disguise",
-        Needs::ExactGate,
-        gate::in_disguise,
-    ),
+    Attack::new("through the gate in disguise", Needs::OpenGate, gate::in_disguise),
     Attack::new(
         "through the gate in another VLAN",
         Needs::OpenGate,

@@ -220,8 +220,6 @@ impl Show<'_> {
             clones: cast.clones,
             service: self.has_gate().then_some((echo, ECHO_PORT)),
             sees_frames: self.options.backend.has_gate(),
-            judges_admission: self.options.backend != Backend::P4,
-            has_exact_gate: self.options.backend == Backend::Xdp,
             effort: self.options.effort,
             seed: self.options.seed,
         };

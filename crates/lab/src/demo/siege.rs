@@ -27,9 +27,6 @@ pub(super) struct Siege<'a> {
     pub(super) service: Option<(&'a EchoService, u16)>,
     /// Whether the data plane knows the MAC addresses of frames.
     pub(super) sees_frames: bool,
-    pub(super) judges_admission: bool,
-    /// Whether its gate is exact.
-    pub(super) has_exact_gate: bool,
     pub(super) effort: u32,
     pub(super) seed: u64,
 }
@@ -54,8 +51,6 @@ impl Siege<'_> {
             classic_exchanges: Vec::new(),
             classic_port: CLASSIC_PORT,
             sees_frames: self.sees_frames,
-            judges_admission: self.judges_admission,
-            has_exact_gate: self.has_exact_gate,
             effort: self.effort,
             rng: ChaCha20Rng::seed_from_u64(self.seed),
         };

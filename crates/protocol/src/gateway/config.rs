@@ -29,9 +29,10 @@ pub struct GatewayConfig {
     pub gateway_id: GatewayId,
     /// Its own addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
     pub local: Vec<IpAddr>,
-    /// Which addresses devices have; `None`: not checked, as `lap.p4` does not.
+    /// Which addresses devices have; `None`: not checked.
     pub sources: Option<DeviceSources>,
-    /// MAC addresses of its interfaces: of frames for others nothing is the gateway's; `None`: not checked, likewise.
+    /// MAC addresses of its interfaces: of frames for others nothing is the gateway's; `None`: not checked, as the P4
+    /// programs of the classic profiles do not.
     pub own_macs: Option<Vec<Mac>>,
     /// UDP port of LAP/1.
     pub lap_port: u16,

@@ -76,10 +76,24 @@ impl Judge<'_> {
         }
     }
 
+    /// The oracle of the same rules: `lap` alone looks at the destination MAC address.
+    fn gateway(self, provers_max: usize) -> Gateway {
+        let own_macs = match self {
+            Judge::P4dra(_) => None,
+            Judge::Lap => Some(lap::OWN_MACS.to_vec()),
+        };
+        Gateway::new(GatewayConfig {
+            provers_max,
+            sources: None,
+            own_macs,
+            ..GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()])
+        })
+    }
+
     /// Before it attests anybody.
     fn bench(self) -> Bench {
         match self {
-            Judge::P4dra(program) => Bench::new(self.control(), Stf::new(program, "proofs"), gateway(0)),
+            Judge::P4dra(program) => Bench::new(self.control(), Stf::new(program, "proofs"), self.gateway(0)),
             Judge::Lap => {
                 let mut bench = lap::bench("proofs", Gate::Off);
                 lap::configure(&mut bench, Gate::Off, false, false);
@@ -89,7 +103,7 @@ impl Judge<'_> {
     }
 
     fn begin_to_attest(self, bench: &mut Bench) {
-        bench.gateway = gateway(8);
+        bench.gateway = self.gateway(8);
         match self {
             Judge::P4dra(_) => {
                 let id = GATEWAY.0;
@@ -177,16 +191,6 @@ impl Judge<'_> {
 fn words(key: &ProofKey) -> [u32; 8] {
     let (words, _) = key.as_bytes().as_chunks::<4>();
     std::array::from_fn(|at| u32::from_le_bytes(words[at]))
-}
-
-fn gateway(provers_max: usize) -> Gateway {
-    let own = [gateway_end().ip, OWN_V6.into()];
-    Gateway::new(GatewayConfig {
-        provers_max,
-        sources: None,
-        own_macs: None,
-        ..GatewayConfig::new(GATEWAY, &own)
-    })
 }
 
 /// A PROOF as the device sends it.
@@ -396,7 +400,7 @@ fn classic(program: &str) -> Stf {
     for (key, id, h) in &all {
         verifier.install(*id, key, h);
     }
-    let mut gateway = gateway(0);
+    let mut gateway = Judge::P4dra(program).gateway(0);
     gateway.serve_p4dra(P4dra {
         ether_type: ETHER_TYPE,
         controller: CONTROLLER,

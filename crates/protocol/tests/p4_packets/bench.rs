@@ -3,10 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
-use linewarden_protocol::frame::{Frame, Network, Transport, VLAN_SERVICE, parse};
 use linewarden_protocol::gateway::Gateway;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::time::Now;
@@ -74,23 +72,9 @@ pub fn vary(variant: u64) {
     VARIANT.set(variant);
 }
 
-/// Whether the program's gate goes by this frame's type or ports alone, where the oracle's looks at all of it.
-fn is_by_kind(parsed: &Frame) -> bool {
-    match parsed.network {
-        Network::Arp => true,
-        // Of the profile it is not the gate that decides.
-        Network::Other(ether_type) => ether_type != p4dra::ETHER_TYPE,
-        Network::Ip(ip) => match ip.transport {
-            Transport::Membership => true,
-            Transport::Icmpv6(kind) => (130..=137).contains(&kind),
-            Transport::Other(protocol) => ip.src.is_ipv4() && protocol <= 2,
-            Transport::Udp(udp) => {
-                let ports = if ip.src.is_ipv4() { (67, 68) } else { (546, 547) };
-                [ports, (ports.1, ports.0)].contains(&(udp.src_port, udp.dst_port))
-            }
-            _ => false,
-        },
-    }
+/// Whether they are bent otherwise than for the files.
+pub fn is_varied() -> bool {
+    VARIANT.get() != 0
 }
 
 pub struct Bench {
@@ -109,16 +93,27 @@ pub struct Bench {
 impl Bench {
     /// Of a program whose ingress control has that name.
     pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
-        Self::bridging(control, "", stf, gateway)
+        let mut bench = Self::empty(stf, gateway);
+        bench
+            .stf
+            .say("The gateway's own addresses, and where what passes goes.");
+        for line in [
+            "local4 hdr.net.ipv4.dst:0x0a4200fe is_local()".to_owned(),
+            "local6 hdr.net.ipv6.dst:0xfd6600000000000000000000000000fe is_local()".to_owned(),
+            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT})"),
+        ] {
+            bench.stf.line(&format!("add {control}.{line}"));
+        }
+        bench
     }
 
-    /// As [`Bench::new`], where the bridge's entries say more than a port.
-    pub fn bridging(control: &str, more: &str, stf: Stf, gateway: Gateway) -> Self {
+    /// Of a program that the caller sets up, with the service behind [`SERVICE_PORT`].
+    pub fn empty(stf: Stf, gateway: Gateway) -> Self {
         let now = Now {
             monotonic_ms: 50_000,
             boot_ms: 90_000,
         };
-        let mut bench = Self {
+        Self {
             stf,
             gateway,
             now,
@@ -126,18 +121,7 @@ impl Bench {
             flooded: Vec::new(),
             between_devices: true,
             counted: BTreeMap::new(),
-        };
-        bench
-            .stf
-            .say("The gateway's own addresses, and where what passes goes.");
-        for line in [
-            "local4 hdr.net.ipv4.dst:0x0a4200fe is_local()".to_owned(),
-            "local6 hdr.net.ipv6.dst:0xfd6600000000000000000000000000fe is_local()".to_owned(),
-            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT}{more})"),
-        ] {
-            bench.stf.line(&format!("add {control}.{line}"));
         }
-        bench
     }
 
     pub fn say(&mut self, why: &str) -> &mut Self {
@@ -154,29 +138,6 @@ impl Bench {
     pub fn send_on(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
         self.stf.packet(port, frame);
         self.judge(port, frame)
-    }
-
-    /// As [`Bench::send`], of a frame that the oracle's gate may look at more closely than the program's: then it is left out.
-    pub fn send_alike(&mut self, frame: &[u8]) {
-        let mut probe = frame.to_vec();
-        let is_tagged_otherwise = parse(frame).is_ok_and(|parsed| {
-            let vlans = parsed.vlans.iter().filter(|vlan| **vlan != 0);
-            let is_service = |vlan: &&u16| **vlan & VLAN_SERVICE != 0;
-            parsed.network_at - 14 > 4 * vlans.clone().count() || vlans.clone().any(|vlan| is_service(&vlan))
-        });
-        // Of what the gate decides the oracle keeps nothing.
-        let is_otherwise = is_tagged_otherwise
-            || parse(frame).ok().filter(is_by_kind).is_some_and(|parsed| {
-                let verdict = self.gateway.handle(self.now, PORT.into(), &mut probe).verdict;
-                match verdict {
-                    Verdict::PassAlways | Verdict::PassForeign => false,
-                    Verdict::PassSession => !matches!(parsed.network, Network::Other(_)),
-                    _ => true,
-                }
-            });
-        if !is_otherwise {
-            self.send(frame);
-        }
     }
 
     fn judge(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
@@ -257,7 +218,7 @@ impl Bench {
             }
             let to = frame.first_chunk::<6>().and_then(|mac| self.bridged.get(mac));
             if self.between_devices || to != Some(&PORT) {
-                self.send_alike(&frame);
+                self.send(&frame);
             }
         }
     }
@@ -265,7 +226,7 @@ impl Bench {
     /// How often each verdict was given, and the test.
     pub fn finish(mut self) -> Stf {
         self.say("Every frame has exactly one verdict.");
-        for verdict in Verdict::ALL.iter().filter(|verdict| verdict.is_of_p4()) {
+        for verdict in Verdict::ALL {
             let number = verdict.number();
             let counted = self.counted.get(&number).copied().unwrap_or_default();
             self.stf

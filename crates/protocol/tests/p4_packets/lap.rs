@@ -1,12 +1,17 @@
 //! lap.p4: the gateway's fast path against the oracle.
 
+use std::net::IpAddr;
+
 use linewarden_protocol::data::{Channel, Direction, Route, Sequence, seal};
 use linewarden_protocol::frame::builder::FrameBuilder;
-use linewarden_protocol::frame::ip_bytes;
 use linewarden_protocol::frame::write::Endpoint;
-use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row};
+use linewarden_protocol::frame::{Mac, ip_bytes};
+use linewarden_protocol::gateway::{
+    ControlProtocol, DeviceInstall, FreshValue, Gate, Gateway, GatewayConfig, Row,
+};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
+use linewarden_protocol::sources::{DeviceSources, Prefix};
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{FLAG_BOUND, Header, LAP_PORT, Request, Response, message_type};
@@ -15,7 +20,7 @@ use zerocopy::byteorder::big_endian::U32;
 
 use super::bench::{Bench, GATEWAY, OWN_V6, PORT, SERVICE_PORT, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
-use super::{lap_gates, lap_handshakes, lap_limits};
+use super::{lap_gates, lap_handshakes, lap_limits, lap_lists};
 
 pub const SUITE: Suite = Suite::SipHash128;
 pub const LEASE_S: u32 = 600;
@@ -148,6 +153,43 @@ pub fn bench(what: &str, gate: Gate) -> Bench {
     bench_with(what, gate, |_| {})
 }
 
+/// Named in `bridge`, behind a port of services.
+pub const OWN_MACS: [Mac; 2] = [[2, 0, 0, 0, 0xff, 1], [2, 0, 0, 0, 0xff, 2]];
+/// Where devices are, as `device_sources` has it: 10.66.0.0/16 and fd66::/16.
+const PREFIXES: [([u16; 8], u8); 2] = [
+    ([0, 0, 0, 0, 0, 0xffff, 0x0a42, 0], 112),
+    ([0xfd66, 0, 0, 0, 0, 0, 0, 0], 16),
+];
+
+/// Entries of the tables that say which control protocols and DHCP servers pass.
+fn lists(config: &GatewayConfig) -> Vec<String> {
+    let mut lines = Vec::new();
+    for protocol in ControlProtocol::ALL {
+        let action = match protocol {
+            _ if config.always_pass.contains(protocol) => "pass_always",
+            ControlProtocol::Stp | ControlProtocol::Cdp => "forbid",
+            _ => continue,
+        };
+        for (mac, ether_type) in protocol.addresses() {
+            let mac = hex::encode(mac);
+            lines.push(format!(
+                "control_protocols hdr.net.ethernet.dst:0x{mac} meta.frame.ether_type:{ether_type:#x} {action}()"
+            ));
+        }
+    }
+    lines.extend(config.dhcp_servers.iter().map(|server| {
+        let value = hex::encode(ip_bytes(*server));
+        format!("dhcp_servers meta.end:0x{value} pass_always()")
+    }));
+    lines
+}
+
+fn sources() -> DeviceSources {
+    let prefixes = ["10.66.0.0/16", "fd66::/16"];
+    let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+    DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[])
+}
+
 /// Odd, and otherwise any.
 const BUCKET_KEYS: [u64; 5] = [
     0x9e37_79b9_7f4a_7c15,
@@ -160,26 +202,47 @@ const BUCKET_KEYS: [u64; 5] = [
 pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
     let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
     config.gate = gate;
-    // The program checks neither (docs/switch.md).
-    config.sources = None;
-    config.own_macs = None;
+    config.sources = Some(sources());
+    config.own_macs = Some(OWN_MACS.to_vec());
     configure(&mut config);
     config.lease_s = LEASE_S;
-    let mut bench = Bench::bridging(
-        "LapIngress",
-        ", devices:0",
-        Stf::new("lap", what),
-        Gateway::new(config),
-    );
+    let lists = lists(&config);
+    let mut bench = Bench::empty(Stf::new("lap", what), Gateway::new(config));
+    bench.say("The gateway's own addresses, where what passes goes, and who is there.");
+    for own in [gateway_end().ip, OWN_V6.into()] {
+        let value = hex::encode(ip_bytes(own));
+        bench
+            .stf
+            .line(&format!("add LapIngress.local meta.end:0x{value} is_own()"));
+    }
     for number in 1..16u8 {
         bench.bridged.insert(device_end(number).mac, PORT);
         bench.stf.line(&format!(
             "add LapIngress.bridge hdr.net.ethernet.dst:0x0200000000{number:02x} to_port(port:{PORT}, devices:1)"
         ));
     }
-    bench.stf.line(&format!(
-        "add LapIngress.ports meta.ingress:{SERVICE_PORT} services()"
-    ));
+    bench.bridged.insert(gateway_end().mac, SERVICE_PORT);
+    for line in [
+        format!("bridge hdr.net.ethernet.dst:0x02000000ff01 to_port(port:{SERVICE_PORT}, devices:0)"),
+        format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT}, devices:0)"),
+        format!("ports meta.ingress:{SERVICE_PORT} services()"),
+    ] {
+        bench.stf.line(&format!("add LapIngress.{line}"));
+    }
+    bench.say("Where devices are, but for the gateway's own addresses and the broadcast address.");
+    let admitted = PREFIXES.map(|(address, bits)| (IpAddr::from(address), bits, "admit"));
+    let refused = sources().refused().to_vec();
+    let refused = refused.into_iter().map(|address| (address, 128, "NoAction"));
+    for (address, bits, action) in admitted.into_iter().chain(refused) {
+        let value = hex::encode(ip_bytes(address));
+        bench.stf.line(&format!(
+            "add LapIngress.device_sources meta.frame.src:0x{value}/{bits} {action}()"
+        ));
+    }
+    bench.say("What passes a gate that is not always the same, and what no device may send.");
+    for line in lists {
+        bench.stf.line(&format!("add LapIngress.{line}"));
+    }
     bench.flooded = vec![PORT, SERVICE_PORT];
     for line in [
         "mc_mgrp_create 1".to_owned(),
@@ -208,11 +271,14 @@ pub fn configure(bench: &mut Bench, gate: Gate, slow: bool, attests: bool) {
         Gate::Open => 1,
         Gate::Off => 2,
     };
+    let dhcp4_is_named = bench.gateway.config().dhcp_servers.iter().any(IpAddr::is_ipv4);
     bench.stf.line(&format!(
-        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{}, attests:{})",
+        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{}, \
+         attests:{}, dhcp4_is_named:{})",
         GATEWAY.0,
         u8::from(slow),
-        u8::from(attests)
+        u8::from(attests),
+        u8::from(dhcp4_is_named)
     ));
 }
 
@@ -337,5 +403,6 @@ pub fn tests() -> Vec<Stf> {
         lap_gates::sealed(),
     ];
     tests.extend(lap_gates::gates());
+    tests.extend(lap_lists::lists());
     tests
 }

@@ -1,13 +1,13 @@
 //! lap.p4: RESPONSEs that win, and all that do not; who owns an address.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::gateway::Gate;
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 
-use super::bench::{CPU_PORT, device_end, service_end, v6};
+use super::bench::{Bench, CPU_PORT, device_end, service_end, v6};
 use super::lap::{
     Device, FRESH, FRESH_BEFORE, PAYLOAD, bench, bench_with, bent, device, down, install, refresh, set,
     set_stopping, set_with, spread,
@@ -64,6 +64,7 @@ pub fn handshakes() -> Stf {
     bench.expect(Verdict::ReplyNak, &pool.request(0x44));
     bench.expect(Verdict::ReplyNak, &empty.request(0x44));
     set_stopping(&mut bench, false);
+    elsewhere(&mut bench, &pool);
     bench.say("What a RESPONSE is refused for; nothing is spent.");
     bench.expect(Verdict::DropUnknownDevice, &stranger.response(4, FRESH, true));
     bench.expect(Verdict::DropRevoked, &revoked.response(3, FRESH, true));
@@ -189,6 +190,51 @@ pub fn handshakes() -> Stf {
     bench.expect(Verdict::DropStopped, &weak.response(4, FRESH, true));
     bench.expect(Verdict::PassSession, &far.frame(v6(service_end()), b"lives"));
     bench.finish()
+}
+
+/// From addresses that no device has, and for other stations: nothing is answered or spent.
+fn elsewhere(bench: &mut Bench, device: &Device) {
+    bench.say("From addresses outside the prefixes, and from the gateway's own; a device's edge addresses.");
+    let at = |ip: IpAddr| Device {
+        from: Endpoint { ip, ..device.from },
+        ..*device
+    };
+    for (source, admits) in [
+        ("10.66.0.254", false),
+        ("10.66.255.255", false),
+        ("10.65.255.255", false),
+        ("10.67.0.0", false),
+        ("10.77.0.1", false),
+        ("127.0.0.1", false),
+        ("8.8.8.8", false),
+        ("fd66::fe", false),
+        ("fd67::", false),
+        ("::1", false),
+        ("fe80::1", false),
+        ("10.66.0.0", true),
+        ("10.66.255.254", true),
+        ("fd66:ffff::1", true),
+    ] {
+        let there = at(source.parse().unwrap());
+        let verdict = match admits {
+            true => Verdict::ReplyChallenge,
+            false => Verdict::DropSourceNotDevice,
+        };
+        bench.expect(verdict, &there.request(0x33));
+        if !admits {
+            bench.expect(verdict, &there.response(4, FRESH, true));
+        }
+    }
+    bench.say("To another station's MAC address, of devices or unknown; to the address of another service.");
+    for (mac, verdict) in [
+        (device_end(2).mac, Verdict::DropGatePort),
+        ([2, 0, 0, 0, 0xaa, 1], Verdict::DropGatePort),
+        (service_end().mac, Verdict::ReplyChallenge),
+    ] {
+        let mut request = device.request(0x33);
+        request[..6].copy_from_slice(&mac);
+        bench.expect(verdict, &request);
+    }
 }
 
 pub fn owners() -> Stf {

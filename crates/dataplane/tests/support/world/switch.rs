@@ -3,6 +3,7 @@
 //! The switch has its own clock and registers that only packets write. A record that moves the clock, or stops a winner half way,
 //! goes on without it: it is *left behind* until the next reset.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use linewarden_dataplane::{
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::commit;
-use linewarden_protocol::frame::{Network, Transport, parse};
+use linewarden_protocol::frame::{Network, parse};
+use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
@@ -23,7 +25,7 @@ use linewarden_tls::{ClientTls, Identity, ServerTls};
 
 use super::authority::Authority;
 use super::events::{Before, began};
-use super::{INGRESS, World, hex, is_beyond_admission, read_clock};
+use super::{INGRESS, World, hex, read_clock};
 use crate::support::device::{Dev, gateway_end};
 
 /// Long enough for any machine; nothing waits for its end unless it fails.
@@ -104,6 +106,8 @@ pub struct SwitchSide {
     options: P4Options,
     switch: Switch,
     counted: Counters,
+    /// What the oracle had counted when this data plane took the switch.
+    dropped_before: BTreeMap<Option<u16>, u64>,
     pub(super) left_behind: bool,
     /// Frames that went through it.
     pub sent: u64,
@@ -120,6 +124,7 @@ impl SwitchSide {
             options,
             switch,
             counted: Counters::default(),
+            dropped_before: BTreeMap::new(),
             left_behind: false,
             sent: 0,
             wins: 0,
@@ -142,29 +147,16 @@ impl SwitchSide {
     }
 }
 
-/// Whether the switch, whose gate is not exact, gives the frame another verdict than the oracle's.
-fn is_judged_otherwise(frame: &[u8], verdict: Verdict) -> bool {
-    let Ok(parsed) = parse(frame) else {
-        return false;
-    };
-    let vlans = parsed.vlans.iter().filter(|vlan| **vlan != 0).count();
-    let has_priority_tag = parsed.network_at - 14 > 4 * vlans;
-    let passes_by_kind = match parsed.network {
-        Network::Arp => true,
-        Network::Other(_) => false,
-        Network::Ip(ip) => match ip.transport {
-            Transport::Membership => return true,
-            Transport::Icmpv6(kind) => [133, 135, 136].contains(&kind),
-            Transport::Udp(udp) => {
-                let ports = if ip.src.is_ipv4() { (68, 67) } else { (546, 547) };
-                (udp.src_port, udp.dst_port) == ports
-            }
-            _ => false,
-        },
-    };
-    let is_exact = [Verdict::DropGateTag, Verdict::DropGateRole, Verdict::DropGateType];
-    let passes = [Verdict::PassAlways, Verdict::PassForeign];
-    has_priority_tag || is_exact.contains(&verdict) || (passes_by_kind && !passes.contains(&verdict))
+/// Dropped frames of the types that have names; all others together.
+fn of_known_types(dropped: &DroppedTypes) -> BTreeMap<Option<u16>, u64> {
+    let mut known = BTreeMap::new();
+    for (ether_type, name, count) in dropped.nonzero() {
+        *known.entry(name.map(|_| ether_type)).or_default() += count;
+    }
+    if dropped.other() > 0 {
+        *known.entry(None).or_default() += dropped.other();
+    }
+    known
 }
 
 impl World {
@@ -259,19 +251,6 @@ impl World {
             .unwrap()
     }
 
-    /// What the switch's data plane tells once it has heard of the next session, and whether the device has one then.
-    pub fn told_of_a_session(&mut self, device: Dev) -> (Vec<Event>, bool) {
-        let side = self.switch.as_mut().unwrap();
-        let (before, deadline) = (side.plane.wins_told(), Instant::now() + LONG);
-        let mut told = Vec::new();
-        while side.plane.wins_told() == before {
-            side.plane.drain_events(&mut |event| told.push(event)).unwrap();
-            assert!(Instant::now() < deadline, "the switch tells of no session");
-            std::thread::yield_now();
-        }
-        (told, side.plane.status(device.id()).unwrap().has_session)
-    }
-
     /// Takes the messages of devices that are not here.
     pub fn drain_misses_at_switch(&mut self) -> u64 {
         let side = self.switch.as_mut().unwrap();
@@ -296,6 +275,7 @@ impl World {
         side.options.election_id += 1;
         side.plane = P4Runtime::connect(&config, &side.options).unwrap();
         side.counted = Counters::default();
+        side.dropped_before = of_known_types(self.oracle.dropped_types());
         side.wins = 0;
         side.left_behind = false;
     }
@@ -303,14 +283,9 @@ impl World {
     /// Sends a frame from the devices' side through the switch.
     pub(super) fn send_switch(&mut self, frame: &[u8], verdict: Verdict, out: &[u8]) {
         let is_whole = frame.len() >= 14;
-        let is_judged = is_whole && !is_beyond_admission(frame, verdict);
-        let Some(side) = self.switch.as_mut().filter(|side| is_judged && !side.left_behind) else {
+        let Some(side) = self.switch.as_mut().filter(|side| is_whole && !side.left_behind) else {
             return;
         };
-        if is_judged_otherwise(frame, verdict) {
-            side.left_behind = verdict == Verdict::ReplyAck;
-            return;
-        }
         assert!(side.switch.devices.send(frame));
         side.sent += 1;
         side.wins += u64::from(verdict == Verdict::ReplyAck);
@@ -321,6 +296,15 @@ impl World {
             "switch; oracle: {verdict}; {}",
             hex(frame)
         );
+        let is_ip = parse(frame).is_ok_and(|parsed| matches!(parsed.network, Network::Ip(_)));
+        if !is_ip && let Some(dropped) = side.plane.dropped_types().unwrap() {
+            let mut expected = of_known_types(self.oracle.dropped_types());
+            for (ether_type, before) in &side.dropped_before {
+                *expected.entry(*ether_type).or_default() -= before;
+            }
+            expected.retain(|_, count| *count > 0);
+            assert_eq!(of_known_types(&dropped), expected, "of {}", hex(frame));
+        }
         let goes_on = frame.starts_with(&gateway_end(false).mac) || frame[0] & 1 == 1;
         let came = match verdict.disposition() {
             Disposition::Reply => side.switch.devices.receive(LONG),

@@ -1,0 +1,169 @@
+//! Where devices are (LAP/1 1.4.13), as the table `device_sources` has it: prefixes of which the longest decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use linewarden_p4runtime::entity::Update;
+use linewarden_protocol::frame::ip_bytes;
+use linewarden_protocol::sources::DeviceSources;
+
+use super::{P4Runtime, SwitchError};
+
+const TABLE: &str = "device_sources";
+/// Bits before an IPv4 address, which is ::ffff:a.b.c.d there.
+const MAPPED_BITS: u32 = 96;
+const ADDRESS_BITS: u32 = 128;
+/// Of 127.0.0.0/8.
+const LOOPBACK_BITS: u32 = 8;
+
+/// Value and length of each prefix, and whether a source inside it is admitted.
+type Entries = BTreeMap<(u128, u32), bool>;
+
+/// An address as the program has it: IPv4 as ::ffff:a.b.c.d.
+pub(super) fn number(address: IpAddr) -> u128 {
+    u128::from_be_bytes(ip_bytes(address))
+}
+
+/// The program drops a source that names no host before it looks here, so none of these is taken out.
+fn entries(sources: &DeviceSources) -> Entries {
+    // No IPv6 prefix has IPv4 addresses.
+    let mut entries = Entries::from([((number(Ipv4Addr::UNSPECIFIED.into()), MAPPED_BITS), false)]);
+    for prefix in sources.prefixes() {
+        let (has_hosts, before) = match prefix.network() {
+            IpAddr::V4(network) => (sources.admits_loopback() || !network.is_loopback(), MAPPED_BITS),
+            // Of ::/64 only the loopback address names a host.
+            IpAddr::V6(network) => (network.to_bits() >> 64 != 0 || prefix.bits() < 64, 0),
+        };
+        if has_hosts {
+            entries.insert(
+                (number(prefix.network()), before + u32::from(prefix.bits())),
+                true,
+            );
+        }
+    }
+    let loopback = Ipv6Addr::LOCALHOST.into();
+    entries.insert((number(loopback), ADDRESS_BITS), sources.admits(loopback));
+    if !sources.admits_loopback() {
+        let network = number(Ipv4Addr::new(127, 0, 0, 0).into());
+        entries.insert((network, MAPPED_BITS + LOOPBACK_BITS), false);
+    }
+    let refused = sources.refused().iter();
+    entries.extend(refused.map(|address| ((number(*address), ADDRESS_BITS), false)));
+    entries
+}
+
+impl P4Runtime {
+    /// What brings the switch from the sources `before` to those of now; `None`: it has none yet.
+    pub(super) fn source_changes(&self, before: Option<&DeviceSources>) -> Result<Vec<Update>, SwitchError> {
+        let before = before.map(entries).unwrap_or_default();
+        let now = entries(&self.live.sources);
+        let prefixes: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+        let action = |admits: &bool| if *admits { "admit" } else { "NoAction" };
+        let mut updates = Vec::new();
+        for prefix in prefixes {
+            let actions = [&before, &now].map(|entries| entries.get(prefix).map(action));
+            updates.extend(self.link.program.change_prefix(TABLE, *prefix, actions)?);
+        }
+        Ok(updates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_protocol::frame::names_a_host;
+    use linewarden_protocol::sources::Prefix;
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    /// What the table says of a source.
+    fn decides(entries: &Entries, source: IpAddr) -> bool {
+        let source = number(source);
+        let is_inside = |(value, bits): &(u128, u32)| {
+            let behind = ADDRESS_BITS - bits;
+            source.checked_shr(behind).unwrap_or(0) == value.checked_shr(behind).unwrap_or(0)
+        };
+        let inside = entries.iter().filter(|(prefix, _)| is_inside(prefix));
+        inside
+            .max_by_key(|((_, bits), _)| *bits)
+            .is_some_and(|(_, admits)| *admits)
+    }
+
+    fn sources(prefixes: &[&str], local: &[&str]) -> DeviceSources {
+        let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+        let local: Vec<IpAddr> = local.iter().map(|text| text.parse().unwrap()).collect();
+        let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"].map(|text| text.parse().unwrap());
+        DeviceSources::new(&prefixes, &local, &others)
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_as_the_protocol_does() {
+        const SEED: u64 = 36;
+        println!("seed {SEED}");
+        let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+        let link = ["10.66.0.254", "fd66::fe"];
+        let sets = [
+            sources(&["10.66.0.0/16", "fd66::/64"], &link),
+            sources(&["0.0.0.0/0", "::/0"], &link),
+            sources(&["::/0"], &link),
+            sources(&["126.0.0.0/7", "127.1.0.0/16", "::/64", "::/16"], &link),
+            sources(&["127.0.0.0/8", "::1/128", "::/80"], &["127.0.0.1", "::1"]),
+            sources(&["0.0.0.0/0", "::/0"], &["0.0.0.0", "::"]),
+            sources(
+                &["10.66.0.0/16", "10.66.0.0/24", "10.66.0.9/32", "10.66.1.0/24"],
+                &link,
+            ),
+            sources(
+                &["::ffff:10.0.0.0/104", "fe80::/10", "ff00::/8", "224.0.0.0/3"],
+                &link,
+            ),
+        ];
+        let edges = [
+            "10.66.0.9",
+            "10.66.0.10",
+            "10.66.0.255",
+            "10.66.1.0",
+            "10.66.255.255",
+            "10.66.0.254",
+            "fd66::9",
+            "127.0.0.1",
+            "127.1.0.9",
+            "126.9.9.9",
+            "::1",
+            "::2",
+            "fe80::1",
+            "ff02::1",
+            "255.255.255.255",
+            "192.0.2.1",
+            "8.8.8.8",
+            "1::",
+        ];
+        let edges = edges.map(|text| text.parse::<IpAddr>().unwrap());
+        for sources in &sets {
+            let entries = entries(sources);
+            let random: Vec<IpAddr> = (0..500)
+                .flat_map(|_| {
+                    let bits: u128 = rng.random();
+                    [
+                        IpAddr::V4((bits as u32).into()),
+                        IpAddr::V6((bits >> (bits % 128)).into()),
+                    ]
+                })
+                .collect();
+            for source in edges
+                .iter()
+                .chain(&random)
+                .filter(|source| names_a_host(**source))
+            {
+                let admits = sources.admits(*source);
+                assert_eq!(
+                    decides(&entries, *source),
+                    admits,
+                    "{source}, {:?}",
+                    sources.prefixes()
+                );
+            }
+        }
+    }
+}

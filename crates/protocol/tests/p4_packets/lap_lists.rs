@@ -1,0 +1,420 @@
+//! lap.p4: what passes a gate without a session, what no device may send, reports of groups, and tags (LAP/1 1.4.17).
+
+use std::net::IpAddr;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::{ControlProtocol, Gate, GatewayConfig};
+use linewarden_protocol::ids::Mode;
+use linewarden_protocol::verdict::Verdict;
+
+use super::bench::{Bench, device_end, gateway_end, is_varied, service_end};
+use super::lap::{FRESH, bench_with, device, install, refresh, set};
+use super::stf::Stf;
+
+const GROUP_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+const NEAR: &str = "fe80::1:1";
+const SOLICITED: &str = "ff02::1:ff00:9";
+const SERVER: &str = "10.77.0.9";
+const SERVER6: &str = "fd77::9";
+const ALERT: [u8; 4] = [0x94, 4, 0, 0];
+const ALERT6: [u8; 6] = [5, 2, 0, 0, 1, 0];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// From one MAC address to another one, or to a group where the IP address is one's.
+#[derive(Clone, Copy)]
+struct Link {
+    from: [u8; 6],
+    to: [u8; 6],
+}
+
+impl Link {
+    fn between(self, from: &str, to: &str) -> FrameBuilder {
+        self.ports(from, to, (9, 9))
+    }
+
+    fn ports(self, from: &str, to: &str, (source, sink): (u16, u16)) -> FrameBuilder {
+        let end = |ip, mac, port| Endpoint { ip, mac, port };
+        let mac = match ip(to) {
+            IpAddr::V6(to) if to.is_multicast() => GROUP_MAC,
+            IpAddr::V4(to) if to.is_broadcast() => [0xff; 6],
+            _ => self.to,
+        };
+        FrameBuilder::new(end(ip(from), self.from, source), end(ip(to), mac, sink))
+    }
+
+    fn discovery(self, from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
+        self.between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
+    }
+
+    /// Each type from and to each kind of address.
+    fn all_ends(self) -> Vec<Vec<u8>> {
+        let sources = [NEAR, "fd66::1:1", "::", "ff02::1", "fd66::fe"];
+        let sinks = [
+            "ff02::1", "ff02::2", SOLICITED, "fe80::9", "fd66::99", "fd77::9", "fd66::fe",
+        ];
+        let mut frames = Vec::new();
+        for kind in [133, 134, 135, 136, 137] {
+            for (source, sink) in sources.iter().flat_map(|source| sinks.map(|sink| (source, sink))) {
+                frames.push(self.discovery(source, sink, kind, &body(kind, &[])));
+            }
+        }
+        frames
+    }
+
+    /// One message that passes, and what is wrong with others.
+    fn all_forms(self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for kind in [133, 134, 135, 136] {
+            let to = if kind == 135 { SOLICITED } else { "fe80::9" };
+            let with = |options: &[u8]| self.discovery(NEAR, to, kind, &body(kind, options));
+            let of = |eights: &[u8]| -> Vec<u8> {
+                let option = |eights: &u8| {
+                    let mut option = vec![0x5a; usize::from(*eights).max(1) * 8];
+                    option[1] = *eights;
+                    option
+                };
+                eights.iter().flat_map(option).collect()
+            };
+            for options in [
+                &[1][..],
+                &[1; 8],
+                &[1; 9],
+                &[8],
+                &[9],
+                &[3, 1, 2],
+                &[0],
+                &[1, 0],
+                &[2, 0, 1],
+            ] {
+                frames.push(with(&of(options)));
+            }
+            let beyond = [of(&[1]), vec![14, 2, 0, 0, 0, 0, 0, 0]].concat();
+            let right = with(&of(&[1]));
+            frames.extend([with(&beyond), with(&[1]), with(&[1; 12])]);
+            frames.extend([0, 1, 17, 18, 19, 60].map(|bytes| [&right[..], &vec![0; bytes]].concat()));
+            frames.extend([254, 64].map(|hops| changed(&right, 21, hops)));
+            frames.push(changed(&right, 55, 1));
+            frames.extend([1, 4].map(|less| self.discovery(NEAR, to, kind, &body(kind, &[])[less..])));
+            frames.push(self.discovery(NEAR, to, kind, &[body(kind, &[]), vec![0x5a; 900]].concat()));
+        }
+        let about_a_group = [&[0; 4][..], &[0xff; 16]].concat();
+        frames.push(self.discovery(NEAR, SOLICITED, 135, &about_a_group));
+        frames.push(self.between(NEAR, SOLICITED).ip(58, &[135]));
+        frames.extend([128, 130, 131, 143, 255].map(|kind| self.discovery(NEAR, "ff02::1", kind, &[0; 20])));
+        frames
+    }
+
+    fn dhcp(self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let ends = [
+            ("0.0.0.0", "255.255.255.255"),
+            ("10.66.0.1", SERVER),
+            ("10.66.0.1", "10.77.0.1"),
+            (SERVER, "10.66.0.1"),
+            ("10.77.0.1", "255.255.255.255"),
+            ("10.66.0.254", "10.66.0.1"),
+            (NEAR, "ff02::1:2"),
+            ("fd66::1:1", "ff02::1:2"),
+            (NEAR, "ff05::1:3"),
+            (NEAR, "fe80::9"),
+            ("fd66::1:1", SERVER6),
+            (SERVER6, "fd66::1:1"),
+            ("fd66::fe", "fe80::9"),
+            (NEAR, "::ffff:10.77.0.9"),
+            ("::ffff:10.77.0.9", NEAR),
+        ];
+        for (from, to) in ends {
+            for ports in [
+                (68, 67),
+                (67, 68),
+                (546, 547),
+                (547, 546),
+                (68, 68),
+                (9, 68),
+                (9, 546),
+                (66, 69),
+            ] {
+                frames.push(self.ports(from, to, ports).udp(&[7; 20]));
+            }
+        }
+        frames.extend([18, 19].map(|bytes| {
+            let builder = self.ports("0.0.0.0", "255.255.255.255", (68, 67));
+            builder.padding(&vec![0; bytes]).udp(&[7; 20])
+        }));
+        frames
+    }
+
+    fn arp(self) -> Vec<Vec<u8>> {
+        let right = self.between("10.66.0.1", "10.66.0.9").arp_request();
+        let bare = right[..42].to_vec();
+        let mut frames = vec![bare.clone(), bare[..41].to_vec(), bare[..20].to_vec()];
+        frames.extend((14..22).map(|at| changed(&bare, at, bare[at] ^ 2)));
+        frames.push(changed(&bare, 21, 2));
+        frames.extend([18, 19].map(|bytes| [&bare[..], &vec![0; bytes]].concat()));
+        frames
+    }
+
+    /// Messages of IPv4's routers, and of others of these protocols.
+    fn messages4(self) -> Vec<Vec<u8>> {
+        let types = [(1, 5), (1, 9), (1, 8), (1, 0), (2, 0x11), (2, 0x16), (6, 5)];
+        let between = || self.between("10.66.0.1", "10.66.0.9");
+        let mut frames: Vec<_> = types
+            .iter()
+            .map(|(protocol, kind)| between().ip(*protocol, &[*kind, 0, 0, 0, 1, 2, 3, 4]))
+            .collect();
+        frames.extend([1, 2].map(|protocol| between().ip(protocol, &[])));
+        frames.extend([1, 2].map(|protocol| between().padding(&[5; 20]).ip(protocol, &[])));
+        frames.extend([1, 2].map(|protocol| between().ip(protocol, &[9])));
+        frames
+    }
+
+    /// Frames of each control protocol, to each of its addresses, of another type, and to one host.
+    fn control(self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for (mac, ether_type) in ControlProtocol::ALL
+            .iter()
+            .flat_map(|protocol| protocol.addresses())
+        {
+            let ether_type = if *ether_type == 0 { 0x05ff } else { *ether_type };
+            let to = Link { to: *mac, ..self };
+            let frame = to
+                .between("10.66.0.1", "10.66.0.9")
+                .ethernet(ether_type, &[0x42; 46]);
+            frames.extend([changed(&frame, 13, 0x99), changed(&frame, 0, 2)]);
+            frames.push(
+                to.between("10.66.0.1", "10.66.0.9")
+                    .vlan(5)
+                    .ethernet(ether_type, &[2; 46]),
+            );
+            frames.push(frame);
+        }
+        frames
+    }
+
+    fn reports(self) -> Vec<Vec<u8>> {
+        let igmp = |options: &[u8], ttl, to: &str, message: &[u8]| {
+            let builder = self.between("10.66.0.1", to).options(options);
+            builder.ip_fields(0, 0, ttl).ip(2, message)
+        };
+        let mld = |from: &str, to: &str, hops, options: [u8; 6], message: &[u8]| {
+            let body = [&[58, 0][..], &options, message].concat();
+            self.between(from, to).ip_fields(0, 0, hops).ip(0, &body)
+        };
+        let mut frames = Vec::new();
+        for kind in [0x11, 0x12, 0x13, 0x16, 0x17, 0x22] {
+            frames.push(igmp(&ALERT, 1, "239.1.1.1", &[kind, 0, 0, 0, 239, 1, 1, 1]));
+        }
+        let report = [0x16, 0, 0, 0, 239, 1, 1, 1];
+        frames.extend([
+            igmp(&ALERT, 2, "239.1.1.1", &report),
+            igmp(&ALERT, 1, "10.77.0.1", &report),
+            igmp(&ALERT, 1, "239.1.1.1", &report[..7]),
+            igmp(&[7, 4, 4, 0], 1, "239.1.1.1", &report),
+            igmp(&[0x94, 4, 0, 0, 1, 1, 1, 1], 1, "239.1.1.1", &report),
+            self.between("10.66.0.1", "239.1.1.1").options(&ALERT).udp(b"x"),
+        ]);
+        for kind in [130, 131, 132, 135, 143] {
+            for bytes in [7, 8, 23, 24, 40] {
+                let mut message = vec![0; bytes];
+                message[0] = kind;
+                frames.push(mld(NEAR, "ff02::16", 1, ALERT6, &message));
+            }
+        }
+        let mut message = [0; 24];
+        message[0] = 143;
+        for options in [
+            [5, 2, 0, 0, 0, 0],
+            [1, 0, 5, 2, 0, 0],
+            [0, 0, 5, 2, 0, 0],
+            [5, 2, 0, 1, 1, 0],
+            [0x37, 4, 0, 0, 0, 0],
+        ] {
+            frames.push(mld(NEAR, "ff02::16", 1, options, &message));
+        }
+        frames.extend([
+            mld("::", "ff02::16", 1, ALERT6, &message),
+            mld("fd66::1:1", "ff02::16", 1, ALERT6, &message),
+            mld(NEAR, "fe80::9", 1, ALERT6, &message),
+            mld(NEAR, "ff02::16", 2, ALERT6, &message),
+            mld(NEAR, "ff02::16", 1, ALERT6, &changed(&message, 1, 1)),
+            self.between(NEAR, "ff02::16")
+                .ip_fields(0, 0, 1)
+                .ip(0, &[58, 0, 5, 2]),
+        ]);
+        frames
+    }
+
+    /// What lists of the operator's change.
+    fn named(self) -> Vec<Vec<u8>> {
+        [self.dhcp(), self.control()].concat()
+    }
+
+    /// What a session changes.
+    fn in_session(self) -> Vec<Vec<u8>> {
+        let types = (128..=137).map(|kind| self.discovery(NEAR, "fe80::9", kind, &[0; 20]));
+        [
+            types.collect(),
+            self.dhcp(),
+            self.arp(),
+            self.messages4(),
+            self.control(),
+            self.reports(),
+        ]
+        .concat()
+    }
+
+    fn all(self) -> Vec<Vec<u8>> {
+        [self.all_ends(), self.all_forms(), self.in_session()].concat()
+    }
+}
+
+/// What is behind the checksum of a message without options, and options.
+fn body(kind: u8, options: &[u8]) -> Vec<u8> {
+    let fixed = match kind {
+        133 => 4,
+        134 => 12,
+        _ => 20,
+    };
+    [&vec![0; fixed], options].concat()
+}
+
+fn changed(frame: &[u8], at: usize, value: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[at] = value;
+    frame
+}
+
+fn name_all(config: &mut GatewayConfig) {
+    config.always_pass = ControlProtocol::ALL.to_vec();
+    config.dhcp_servers = [SERVER, SERVER6, "ff05::1:3"].map(ip).to_vec();
+}
+
+/// A session is bound to VLANs; a priority tag names none.
+fn tags(bench: &mut Bench) {
+    bench.say("Tags: customer and service VLANs, priority tags, and tags that are not parsed.");
+    let near = device(1, Mode::Pool);
+    let to_service = FrameBuilder::new(near.from, service_end());
+    let behind = |tags: &[(u16, u16)]| {
+        let tag = |frame: FrameBuilder, (kind, tci): &(u16, u16)| frame.tag(*kind, *tci);
+        tags.iter().fold(to_service.clone(), tag)
+    };
+    for (tags, verdict) in [
+        (&[(0x8100, 0)][..], Verdict::PassSession),
+        (&[(0x88a8, 0xe000)], Verdict::PassSession),
+        (&[(0x88a8, 0), (0x8100, 0xa000)], Verdict::PassSession),
+        (&[(0x8100, 0), (0x8100, 7)], Verdict::DropGate),
+        (&[(0x8100, 7)], Verdict::DropGate),
+        (&[(0x9100, 7)], Verdict::DropGateTag),
+        (&[(0x9200, 0)], Verdict::DropGateTag),
+        (&[(0x8100, 0), (0x9300, 0)], Verdict::DropGateTag),
+        (&[(0x88e7, 1)], Verdict::DropGateTag),
+        (&[(0x8926, 1)], Verdict::DropGateTag),
+        (&[(0x8100, 0), (0x8100, 0), (0x893f, 0)], Verdict::DropGateTag),
+        (&[(0x8100, 0), (0x8100, 0), (0x8100, 0)], Verdict::DropGateTag),
+    ] {
+        bench.expect(verdict, &behind(tags).udp(b"through"));
+    }
+    bench.expect(Verdict::PassSession, &to_service.ethernet(0x8892, &[0x80; 46]));
+    bench.expect(
+        Verdict::PassSession,
+        &behind(&[(0x8100, 0xc000)]).ethernet(0x8892, &[0x80; 46]),
+    );
+    let other = FrameBuilder::new(device_end(9), service_end());
+    bench.expect(Verdict::DropGateType, &other.ethernet(0x8892, &[0x80; 46]));
+    let mut cut = behind(&[(0x8100, 0), (0x8100, 0)]).udp(b"cut");
+    cut.truncate(17);
+    bench.expect(Verdict::DropTruncated, &cut);
+
+    bench.say("A session in a customer's VLAN, opened behind a priority tag, which the replies keep.");
+    let far = device(2, Mode::Key);
+    install(bench, &far, 0, 1, None);
+    let at = |message: &[u8], kind| {
+        let frame = FrameBuilder::new(far.from, gateway_end());
+        frame.tag(0x8100, 0xe000).tag(kind, 7).udp(message)
+    };
+    let payload = |frame: Vec<u8>| frame[42..].to_vec();
+    bench.expect(Verdict::ReplyChallenge, &at(&payload(far.request(0x33)), 0x8100));
+    bench.expect(
+        Verdict::ReplyAck,
+        &at(&payload(far.response(0, FRESH, true)), 0x8100),
+    );
+    bench.expect(
+        Verdict::ReplyAckAgain,
+        &at(&payload(far.response(0, FRESH, true)), 0x8100),
+    );
+    bench.expect(
+        Verdict::DropReplay,
+        &at(&payload(far.response(0, FRESH, true)), 0x88a8),
+    );
+    let from_far = FrameBuilder::new(far.from, service_end());
+    for (kind, verdict) in [(0x8100, Verdict::PassSession), (0x88a8, Verdict::DropGate)] {
+        bench.expect(verdict, &from_far.clone().tag(kind, 7).udp(b"through"));
+    }
+}
+
+/// A device's side, and the way back.
+const UP: Link = Link {
+    from: [2, 0, 0, 0, 0, 1],
+    to: [2, 0, 0, 0, 0xff, 2],
+};
+const DOWN: Link = Link {
+    from: UP.to,
+    to: UP.from,
+};
+
+fn begin(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
+    let mut bench = bench_with(what, gate, configure);
+    bench.between_devices = gate == Gate::Open;
+    set(&mut bench, gate);
+    refresh(&mut bench);
+    bench
+}
+
+fn send_up(bench: &mut Bench, frames: &[Vec<u8>]) {
+    for frame in frames {
+        bench.send(frame);
+    }
+}
+
+/// What is not for the devices' side the program's bridge lets pass, and the oracle is not asked.
+fn send_down(bench: &mut Bench, frames: Vec<Vec<u8>>) {
+    for frame in frames {
+        if frame[0] & 1 == 1 || frame[..6] == DOWN.to {
+            bench.send_down(&frame);
+        }
+    }
+}
+
+fn bend(mut bench: Bench) -> Stf {
+    bench.say("Bent: whatever the oracle makes of them.");
+    bench.bend(0x5eed_0007, 150, &UP.all());
+    bench.finish()
+}
+
+/// Variants have only the bent frames, for the others are the same in each.
+pub fn lists() -> Vec<Stf> {
+    let is_bent_anew = is_varied();
+    let mut open = begin("lists_open", Gate::Open, |_| {});
+    let mut sealed = begin("lists_sealed", Gate::Sealed, |_| {});
+    let mut named = begin("lists_named", Gate::Sealed, name_all);
+    if !is_bent_anew {
+        open.say("Without a session.");
+        send_up(&mut open, &UP.all());
+        open.say("With one.");
+        let near = device(1, Mode::Pool);
+        install(&mut open, &near, 4, 3, None);
+        open.expect(Verdict::ReplyAck, &near.response(4, FRESH, true));
+        send_up(&mut open, &UP.in_session());
+        tags(&mut open);
+        sealed.say("Down.");
+        send_down(&mut sealed, DOWN.all());
+        named.say("Up, and down.");
+        send_up(&mut named, &UP.named());
+        send_down(&mut named, DOWN.named());
+    }
+    [open, sealed, named].map(bend).into()
+}
