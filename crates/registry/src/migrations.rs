@@ -310,7 +310,7 @@ mod tests {
             beginnings(&of_postgres()),
             [
                 "e9db6bf7", "0d457dc7", "6739cf4a", "16034b67", "31e52a69", "5a7152cd", "66ebb5de",
-                "ef4cce83", "3d24c2b3", "21553a09"
+                "ef4cce83", "cbea9435", "21553a09"
             ]
         );
     }
