@@ -185,7 +185,13 @@ impl DataPlane for P4Runtime {
         Ok(())
     }
     fn set_sources(&mut self, sources: &DeviceSources) {
-        self.live.sources = sources.clone();
+        let live = Live {
+            sources: sources.clone(),
+            ..self.live.clone()
+        };
+        if let Err(error) = self.reconfigure(&live, 0) {
+            tracing::error!(%error, "writing the device prefixes to the switch failed; the switch keeps the last ones");
+        }
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
