@@ -254,7 +254,7 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
     assert_eq!(plane.measure().unwrap(), before);
     plane.store().set_port(index, &[[2, 0, 0, 0, 0, 3]]);
     assert_eq!(changed(&before, &plane.measure().unwrap()), [entry]);
-    plane.housekeep();
+    plane.follow_links();
     assert_eq!(plane.measure().unwrap(), before);
 
     // The settings, by somebody who has found the map.
