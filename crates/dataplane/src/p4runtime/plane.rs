@@ -185,7 +185,13 @@ impl DataPlane for P4Runtime {
         Ok(())
     }
     fn set_sources(&mut self, sources: &DeviceSources) {
-        self.live.sources = sources.clone();
+        let before = std::mem::replace(&mut self.live.sources, sources.clone());
+        let written = self
+            .check()
+            .and_then(|()| self.link.write(&self.source_changes(Some(&before))?));
+        if let Err(error) = self.note(written) {
+            tracing::error!(%error, "device prefixes not written to the switch");
+        }
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
