@@ -4,7 +4,7 @@
 // simple_switch runs under the locks of all registers that it names. The control plane
 //   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local`, `bridge`, `devices`;
 //   names in `bridge` the hosts that have the gateway's addresses: a named MAC address behind a port of services is the gateway's own;
-//   fills `device_sources`, without which no REQUEST and no RESPONSE is taken;
+//   fills `device_sources`, without which no REQUEST and no RESPONSE is taken, `device_end_prefixes` and `end_prefixes`;
 //   names in `control_protocols` what passes the gate and what no device may send, and `dhcp_servers`; numbers `gate_types`;
 //   names `enrolled` devices, whose messages go to CPU_PORT while they are not here, and the RESPONSEs `expected` of them, `armed`;
 //   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
@@ -123,6 +123,14 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     }
                 }
             } else if (meta.frame.kind == FRAME_IP) {
+                if (hdr.icmpv6.isValid()) {
+                    meta.device_end = meta.frame.src;
+                    if (meta.from_devices == 0) {
+                        meta.device_end = meta.frame.dst;
+                    }
+                    device_end_prefixes.apply();
+                    end_prefixes.apply();
+                }
                 if (hdr.message.isValid()) {
                     look_at_message();
                 }
@@ -181,6 +189,9 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 if (is_data) {
                     if (meta.frame.payload_bytes + 8 != meta.frame.ip_payload_bytes) {
                         meta.verdict = LW_DROP_LENGTH;
+                    } else if ((hdr.net.ipv4.isValid() && hdr.lap_data.port == 68)
+                            || (hdr.net.ipv6.isValid() && hdr.lap_data.port == 546)) {
+                        meta.verdict = LW_DROP_GATE_ROLE;
                     } else if (hdr.lap_data.port == 0 || hdr.lap_data.port == LAP_PORT) {
                         meta.verdict = LW_DROP_GATE_PORT;
                     }

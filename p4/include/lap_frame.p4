@@ -213,6 +213,11 @@ struct metadata_t {
     // The lists.
     bit<2> listed;
     bit<1> is_report;
+    // The other end than `end`.
+    bit<128> device_end;
+    // Of neighbor discovery: which ends lie in the devices' prefixes.
+    bit<1> device_end_is_inside;
+    bit<1> end_is_inside;
     bit<16> padding;
     // Freshness.
     bit<64> fresh;

@@ -35,6 +35,25 @@
         default_action = NoAction();
         size = 16;
     }
+    action device_end_inside() {
+        meta.device_end_is_inside = 1;
+    }
+    action end_inside() {
+        meta.end_is_inside = 1;
+    }
+    // The devices' IPv6 prefixes, whichever host has an address: two tables, for both ends of a packet.
+    table device_end_prefixes {
+        key = { meta.device_end: lpm; }
+        actions = { device_end_inside; NoAction; }
+        default_action = NoAction();
+        size = 16;
+    }
+    table end_prefixes {
+        key = { meta.end: lpm; }
+        actions = { end_inside; NoAction; }
+        default_action = NoAction();
+        size = 16;
+    }
     action count_type(bit<32> at) {
         dropped_types.count(at);
     }
@@ -150,7 +169,8 @@
                 reaches = 1;
             }
         } else if (hdr.net.ipv6.src != 0 && (IS_LINK_LOCAL(hdr.net.ipv6.src) || IS_LINK_LOCAL(hdr.net.ipv6.dst)
-                || meta.own == 1 || hdr.net.ipv6.src[127:64] == hdr.net.ipv6.dst[127:64])) {
+                || meta.own == 1 || (meta.device_end_is_inside == 1
+                    && (meta.end_is_inside == 1 || hdr.net.ipv6.src[127:64] == hdr.net.ipv6.dst[127:64])))) {
             reaches = 1;
         }
         if (hdr.net.ipv6.src[127:120] == 0xff || (type == ROUTER_ADVERTISEMENT && !(IS_LINK_LOCAL(hdr.net.ipv6.src)))

@@ -185,12 +185,12 @@ impl DataPlane for P4Runtime {
         Ok(())
     }
     fn set_sources(&mut self, sources: &DeviceSources) {
-        let live = Live {
-            sources: sources.clone(),
-            ..self.live.clone()
-        };
-        if let Err(error) = self.reconfigure(&live, 0) {
-            tracing::error!(%error, "writing the device prefixes to the switch failed; the switch keeps the last ones");
+        let before = std::mem::replace(&mut self.live.sources, sources.clone());
+        let written = self
+            .check()
+            .and_then(|()| self.link.write(&self.source_changes(Some(&before))?));
+        if let Err(error) = self.note(written) {
+            tracing::error!(%error, "writing the device prefixes to the switch failed");
         }
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {

@@ -9,7 +9,12 @@ use linewarden_protocol::sources::DeviceSources;
 
 use super::{P4Runtime, SwitchError};
 
-const TABLE: &str = "device_sources";
+const SOURCES: &str = "device_sources";
+/// Tables of the IPv6 prefixes alone, and their actions: for the device's end of neighbor discovery, and for the other one.
+const ENDS: [(&str, &str); 2] = [
+    ("device_end_prefixes", "device_end_inside"),
+    ("end_prefixes", "end_inside"),
+];
 /// Bits before an IPv4 address, which is ::ffff:a.b.c.d there.
 const MAPPED_BITS: u32 = 96;
 const ADDRESS_BITS: u32 = 128;
@@ -52,17 +57,35 @@ fn entries(sources: &DeviceSources) -> Entries {
     entries
 }
 
+/// The prefixes of IPv6.
+fn ends(sources: &DeviceSources) -> BTreeSet<(u128, u32)> {
+    let of_ipv6 = sources
+        .prefixes()
+        .iter()
+        .filter(|prefix| prefix.network().is_ipv6());
+    of_ipv6
+        .map(|prefix| (number(prefix.network()), u32::from(prefix.bits())))
+        .collect()
+}
+
 impl P4Runtime {
     /// What brings the switch from the sources `before` to those of now; `None`: it has none yet.
     pub(super) fn source_changes(&self, before: Option<&DeviceSources>) -> Result<Vec<Update>, SwitchError> {
-        let before = before.map(entries).unwrap_or_default();
-        let now = entries(&self.live.sources);
-        let prefixes: BTreeSet<_> = before.keys().chain(now.keys()).collect();
-        let action = |admits: &bool| if *admits { "admit" } else { "NoAction" };
+        let [were, are] =
+            [before, Some(&self.live.sources)].map(|sources| sources.map(entries).unwrap_or_default());
         let mut updates = Vec::new();
-        for prefix in prefixes {
-            let actions = [&before, &now].map(|entries| entries.get(prefix).map(action));
-            updates.extend(self.link.program.change_prefix(TABLE, *prefix, actions)?);
+        for prefix in were.keys().chain(are.keys()).collect::<BTreeSet<_>>() {
+            let action = |admits: &bool| if *admits { "admit" } else { "NoAction" };
+            let actions = [&were, &are].map(|entries| entries.get(prefix).map(action));
+            updates.extend(self.link.program.change_prefix(SOURCES, *prefix, actions)?);
+        }
+        let [were, are] =
+            [before, Some(&self.live.sources)].map(|sources| sources.map(ends).unwrap_or_default());
+        for prefix in were.union(&are) {
+            for (table, action) in ENDS {
+                let actions = [&were, &are].map(|ends| ends.contains(prefix).then_some(action));
+                updates.extend(self.link.program.change_prefix(table, *prefix, actions)?);
+            }
         }
         Ok(updates)
     }
@@ -71,7 +94,7 @@ impl P4Runtime {
 #[cfg(test)]
 mod tests {
     use linewarden_protocol::frame::names_a_host;
-    use linewarden_protocol::sources::Prefix;
+    use linewarden_protocol::sources::{OwnAddress, Prefix};
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
@@ -93,7 +116,8 @@ mod tests {
     fn sources(prefixes: &[&str], local: &[&str]) -> DeviceSources {
         let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
         let local: Vec<IpAddr> = local.iter().map(|text| text.parse().unwrap()).collect();
-        let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"].map(|text| text.parse().unwrap());
+        let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"];
+        let others = others.map(|text| OwnAddress::alone(text.parse().unwrap()));
         DeviceSources::new(&prefixes, &local, &others)
     }
 

@@ -11,7 +11,7 @@ use linewarden_protocol::gateway::{
 };
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
-use linewarden_protocol::sources::{DeviceSources, Prefix};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{FLAG_BOUND, Header, LAP_PORT, Request, Response, message_type};
@@ -187,7 +187,11 @@ fn lists(config: &GatewayConfig) -> Vec<String> {
 fn sources() -> DeviceSources {
     let prefixes = ["10.66.0.0/16", "fd66::/16"];
     let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
-    DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[])
+    let link = OwnAddress {
+        address: gateway_end().ip,
+        subnet: prefixes[0],
+    };
+    DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[link])
 }
 
 /// Odd, and otherwise any.
@@ -237,6 +241,15 @@ pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayCon
         let value = hex::encode(ip_bytes(address));
         bench.stf.line(&format!(
             "add LapIngress.device_sources meta.frame.src:0x{value}/{bits} {action}()"
+        ));
+    }
+    for (table, key, action) in [
+        ("device_end_prefixes", "device_end", "device_end_inside"),
+        ("end_prefixes", "end", "end_inside"),
+    ] {
+        bench.stf.line(&format!(
+            "add LapIngress.{table} meta.{key}:0xfd66{}/16 {action}()",
+            "0".repeat(28)
         ));
     }
     bench.say("What passes a gate that is not always the same, and what no device may send.");

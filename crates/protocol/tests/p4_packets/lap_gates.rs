@@ -209,6 +209,9 @@ pub fn sealed() -> Stf {
     for port in [0, LAP_PORT] {
         bench.expect(Verdict::DropGatePort, &near.data_up(4, false, 7, port, b"port"));
     }
+    bench.expect(Verdict::DropGateRole, &near.data_up(4, false, 7, 68, b"DHCP"));
+    bench.expect(Verdict::DropGateRole, &far.data_up(0, true, 600, 546, b"DHCP"));
+    bench.expect(Verdict::PassData, &far.data_up(0, true, 490, 68, b"IPv6"));
     bench.expect(Verdict::DropSession, &absent.data_up(1, false, 1, 9000, b"none"));
     bench.expect(
         Verdict::DropUnknownDevice,
