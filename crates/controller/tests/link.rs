@@ -343,9 +343,8 @@ async fn copies_of_a_response_get_one_answer_after_a_restore() {
             unanswered_from: RowIndex(stated),
             has_refused: false,
         };
-        // Above the last row that was answered, or leased if nothing is stated, and what two gateways may have of the rows behind it.
-        let answered = if stated > 0 { stated } else { 6 };
-        let first = answered + 12;
+        // Above the last row that was answered or leased, and what two gateways may have of the rows behind it.
+        let first = stated.max(6) + 12;
         let knock = stating(POOL, first, ONE, nonce.within([3; 16]));
         expect_one_answer(&restored, knock, first..first + 6).await;
     }

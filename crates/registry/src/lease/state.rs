@@ -12,7 +12,8 @@ use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 
 /// How many gateways may still spend rows that the lost registry leased to them. The first lease after a restore leaves room for as many
-/// leases above the last row that the device has answered: no other gateway is given a row of theirs.
+/// leases above the last row that the device has answered and above all that the restored state knows as leased, for theirs may begin at
+/// either: no other gateway is given a row of theirs.
 const UNAWARE_GATEWAYS: u32 = 2;
 /// No pool has more rows, so no statement lies further above the first row ([`crate::credentials::POOL_ROWS_MAX`]).
 const STATED_MAX: u32 = POOL_ROWS_MAX as u32;
@@ -162,10 +163,8 @@ impl Lease {
         }
         let mut start = row.min(rows.end).max(floor);
         if is_first {
-            // Of a device that states nothing, the rows that this state knows as leased count as answered.
-            let answered = if row > 0 { row } else { floor };
-            let unaware = answered.saturating_add(request.hold.saturating_mul(UNAWARE_GATEWAYS));
-            start = unaware.max(start).min(rows.end);
+            let unaware = request.hold.saturating_mul(UNAWARE_GATEWAYS);
+            start = start.saturating_add(unaware).min(rows.end);
         }
         let unused = self.mark.0..self.rows.end;
         self.rows = start..start;

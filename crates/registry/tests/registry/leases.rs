@@ -410,6 +410,30 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
     }
 }
 
+/// A device without durable memory that was restarted since states less than the registry knows as leased. Rows that were leased after the
+/// backup lie above what the backup knows.
+#[tokio::test]
+async fn the_first_lease_after_a_restore_begins_above_what_is_leased_and_what_is_stated() {
+    for (unanswered_from, highest) in [(0, 4), (3, 4), (8, 8), (60, 60)] {
+        let Site { registry, one, .. } = Site::with_pool(100).await;
+        assert_eq!(lease(&registry, &one, wish(0, 4, 4)).await.unwrap().rows, 0..4);
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("copy.registry");
+        registry.copy_to(&*copy, |_| ()).await.unwrap();
+        let restored = crate::support::open(&copy).await.unwrap();
+        let fence = crate::support::gateway(&restored).await;
+        let stated = LeaseRequest {
+            stated: Statement {
+                unanswered_from: RowIndex(unanswered_from),
+                has_refused: false,
+            },
+            ..wish(0, 4, 2)
+        };
+        let granted = lease(&restored, &fence, stated).await.unwrap();
+        assert_eq!(granted.rows.start, highest + 2 * 4, "{unanswered_from}");
+    }
+}
+
 /// The same proof again, in one question or in two, gets the same rows, and none of them is free for others meanwhile.
 #[tokio::test]
 async fn a_statement_that_comes_twice_moves_a_lease_once() {
