@@ -16,7 +16,7 @@ use std::path::Path;
 pub use counter::{CounterError, next_count};
 pub use private::{PrivateFileError, create_private, open_private, read_private};
 pub use regular::{check_regular, open_regular};
-pub use write::{can_replace, replace, replace_private, replace_public, sync_parent};
+pub use write::{can_replace, replace, replace_owned, replace_private, replace_public, sync_parent};
 
 /// Reads a whole regular file of at most `bytes_max` bytes; its size is not trusted, for files of the kernel report 0. Nothing else than a
 /// regular file is read ([`open_regular`]): a caller that waits for a FIFO handles no signal meanwhile.

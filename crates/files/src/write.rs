@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
@@ -21,6 +21,22 @@ pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_by(path, |draft| {
         let mut file = create(draft, 0o644)?;
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })
+}
+
+/// [`replace`] for a file that is to belong to `owner` (user and group id); without one, to this process. No link is followed: the owner is
+/// set on the open file before it gets its name.
+///
+/// # Errors
+/// As [`replace`]; a process without `CAP_CHOWN` may not give files away.
+pub fn replace_owned(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
+    replace_by(path, |draft| {
+        let mut file = create(draft, 0o666)?;
+        if let Some((user, group)) = owner {
+            fchown(&file, Some(user), Some(group))?;
+        }
         file.write_all(bytes)?;
         file.sync_all()
     })

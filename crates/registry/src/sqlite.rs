@@ -196,6 +196,7 @@ impl Draft {
         File::open(&self.draft)
             .and_then(|file| file.sync_all())
             .map_err(RegistryError::io("write the new registry to disk"))?;
+        storage::remove_left_record(&self.path)?;
         publish(&self.draft, &self.path)
     }
 }

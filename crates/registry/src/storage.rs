@@ -5,11 +5,14 @@
 //! system identifier, timeline and table. The first registration at a different storage begins a new *incarnation*: all leases end,
 //! and earlier fences are refused. The devices state which rows were spent since ([`LeaseRequest::stated`](crate::LeaseRequest)).
 //!
-//! Not detected: a restore to a state before the first record, and a machine or directory that is restored as a whole.
+//! The first open notes the storage, before the first lease. Not detected: a machine or directory that is restored as a whole.
 
 mod file;
 
-pub(crate) use self::file::{FileStorage, Found, Tag};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub(crate) use self::file::{FileStorage, Found, Tag, remove_left_record};
 use crate::error::{RegistryError, Result};
 use crate::gateway::Fence;
 use crate::sql::{self, Connection};
@@ -29,6 +32,8 @@ const NOT_TO_BE_ASKED: [&str; 2] = ["42501", "42883"];
 pub(crate) const MEMORY: &str = "memory";
 /// How many numbers an incarnation leaves out at most: two that begin from the same copy differ, but for one time in so many.
 const STEP_MAX: u32 = 1 << 16;
+/// Until leases raise the count again where the record could not be written.
+const RETRY: Duration = Duration::from_secs(60);
 /// Fences of one incarnation, as a shift.
 const FENCE_BITS: u32 = 32;
 /// Fences fit SQL's numbers.
@@ -86,8 +91,8 @@ impl Storage {
         }
     }
 
-    /// Records that gateways are served from this storage.
-    async fn begin(&self, connection: &mut Connection) -> Result<()> {
+    /// Records that gateways are served from this storage. Whether its name could be recorded.
+    async fn begin(&self, connection: &mut Connection) -> Result<bool> {
         let name = match (self.look(connection).await?, self) {
             (Now::Named(name), _) => name,
             (Now::File(_), Self::File(file)) => match file.begin(Tag::draw()?) {
@@ -102,7 +107,8 @@ impl Storage {
             },
             (Now::File(_), _) => UNNAMED.to_owned(),
         };
-        note(connection, &name).await
+        note(connection, &name).await?;
+        Ok(name != UNNAMED)
     }
 }
 
@@ -120,7 +126,7 @@ pub(crate) async fn note_copy(connection: &mut Connection) -> Result<()> {
     note(connection, COPY).await
 }
 
-/// Leaves the storage to the first transaction that leases from it: leases and fences stay.
+/// Leaves the storage to the first open: leases and fences stay.
 pub(crate) async fn forget(connection: &mut Connection) -> Result<()> {
     sql::query("UPDATE registry SET storage = NULL")
         .execute(connection)
@@ -131,7 +137,14 @@ pub(crate) async fn forget(connection: &mut Connection) -> Result<()> {
 /// What lies beside the database has to follow once the transaction is committed.
 #[derive(Debug)]
 #[must_use = "the storage's count must follow"]
-pub(crate) struct Advance(Option<Tag>);
+pub(crate) enum Advance {
+    /// By this count.
+    To(Tag),
+    /// Nothing has to follow.
+    Recorded,
+    /// The storage could not be recorded.
+    Unrecorded,
+}
 
 /// What the note says of the storage of now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +162,8 @@ impl Served {
         match (noted, now) {
             (Some(noted), Now::Named(now)) if noted == now => Self::Here,
             (Some(COPY), _) => Self::Elsewhere,
+            // A record that this content does not know of: the content is older.
+            (None | Some(UNNAMED), Now::File(found)) if found.has_record() => Self::Elsewhere,
             // Nothing was leased yet, or the storage could not be determined until now.
             (None | Some(UNNAMED), _) => Self::Unnoted,
             (Some(noted), Now::File(found)) => match Tag::parse(noted).is_some_and(|tag| found.is_of(tag)) {
@@ -172,7 +187,125 @@ fn is_foreign(fence: u64, incarnation: u32) -> bool {
     fence >> FENCE_BITS != u64::from(incarnation)
 }
 
+/// When the leases of this process raise the storage's count.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    period: Duration,
+    state: Mutex<ScheduleState>,
+}
+
+#[derive(Debug, Default)]
+struct ScheduleState {
+    /// `None`: at once.
+    due: Option<Instant>,
+    /// A lease was changed and the count was not raised after it.
+    has_leased: bool,
+}
+
+impl Schedule {
+    pub(crate) fn every(period: Duration) -> Self {
+        Self {
+            period,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ScheduleState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the transaction that leases now raises the count.
+    fn lease(&self) -> bool {
+        let mut state = self.state();
+        let is_due = state.due.is_none_or(|due| Instant::now() >= due);
+        state.has_leased |= !is_due;
+        is_due
+    }
+
+    fn raised(&self, is_recorded: bool) {
+        let wait = match is_recorded {
+            true => self.period,
+            false => RETRY.max(self.period),
+        };
+        *self.state() = ScheduleState {
+            due: Instant::now().checked_add(wait),
+            has_leased: false,
+        };
+    }
+
+    fn has_leased(&self) -> bool {
+        self.state().has_leased
+    }
+}
+
 impl Registry {
+    /// Notes the storage of a registry that was created or moved here and has none yet. A backup that is made from then on is known as one.
+    pub(crate) async fn note_storage(&self) -> Result<()> {
+        let mut connection = self.reader().acquire().await?;
+        if self.is_noted(&mut connection).await? {
+            return Ok(());
+        }
+        drop(connection);
+        let mut transaction = self.write_whatever().await?;
+        self.refuse_moved(&mut transaction).await?;
+        if !self.is_noted(&mut transaction).await? {
+            self.storage().begin(&mut transaction).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Whether there is a note, or the note was lost with a return to an earlier state.
+    async fn is_noted(&self, connection: &mut Connection) -> Result<bool> {
+        let now = self.storage().look(connection).await?;
+        let (noted,): (Option<String>,) = sql::query("SELECT storage FROM registry")
+            .fetch_one(connection)
+            .await?;
+        Ok(noted.is_some() || Served::of(None, &now) == Served::Elsewhere)
+    }
+
+    /// [`Registry::advance_storage`], in a transaction that changes leases: at once, and then once in a period. What is leased after a
+    /// backup was made thus raises the count above the backup's.
+    pub(crate) async fn advance_with_leases(&self, connection: &mut Connection) -> Result<Option<Advance>> {
+        match self.schedule().lease() {
+            true => self.advance_storage(connection).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// That transaction is committed.
+    pub(crate) fn follow_leases(&self, advance: Option<Advance>) {
+        if let Some(advance) = advance {
+            self.schedule().raised(self.follow_storage(advance));
+        }
+    }
+
+    /// Raises the count if leases were changed since: a backup of before is older also if this process ends now.
+    pub(crate) async fn advance_at_close(&self) {
+        if !self.schedule().has_leased() {
+            return;
+        }
+        let raise = async {
+            let mut transaction = self.write_whatever().await?;
+            self.refuse_moved(&mut transaction).await?;
+            let (served, _) = self.incarnation(&mut transaction).await?;
+            if served == Served::Elsewhere {
+                return Ok(());
+            }
+            let advance = self.advance_storage(&mut transaction).await?;
+            transaction.commit().await?;
+            self.schedule().raised(self.follow_storage(advance));
+            Ok(())
+        };
+        let raised: Result<()> = raise.await;
+        if let Err(error) = raised {
+            log::warn!(
+                "raising the count of the registry's storage failed: {error}; a copy of the last second that was made by other means than \
+                 `linewarden registry backup` may not be detected as older"
+            );
+        }
+    }
+
     /// Whether gateways were served from this storage last, and the incarnation.
     pub(crate) async fn incarnation(&self, connection: &mut Connection) -> Result<(Served, u32)> {
         // Another process may record the storage for the first time between the two reads. The second look then sees both.
@@ -200,22 +333,27 @@ impl Registry {
             .await?;
         let next = match (self.storage(), noted.as_deref()) {
             (storage, None | Some(UNNAMED)) => {
-                storage.begin(connection).await?;
-                return Ok(Advance(None));
+                return Ok(match storage.begin(connection).await? {
+                    true => Advance::Recorded,
+                    false => Advance::Unrecorded,
+                });
             }
             (Storage::File(_), Some(noted)) => Tag::parse(noted).and_then(Tag::next),
             _ => None,
         };
-        if let Some(tag) = next {
-            note(connection, &tag.to_string()).await?;
-        }
-        Ok(Advance(next))
+        let Some(tag) = next else {
+            return Ok(Advance::Recorded);
+        };
+        note(connection, &tag.to_string()).await?;
+        Ok(Advance::To(tag))
     }
 
-    /// The transaction is committed: what lies beside the database follows. Whether it has.
-    pub(crate) fn follow_storage(&self, Advance(tag): Advance) -> bool {
-        let (Some(tag), Storage::File(file)) = (tag, self.storage()) else {
-            return true;
+    /// The transaction is committed: what lies beside the database follows. Whether it has, or nothing has to.
+    pub(crate) fn follow_storage(&self, advance: Advance) -> bool {
+        let (file, tag) = match (advance, self.storage()) {
+            (Advance::To(tag), Storage::File(file)) => (file, tag),
+            (Advance::Unrecorded, _) => return false,
+            _ => return true,
         };
         let written = file.advance(tag);
         if let Err(error) = &written {

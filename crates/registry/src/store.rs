@@ -2,8 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ use crate::record_mac::RecordMac;
 use crate::service::Act;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
-use crate::storage::{Advance, Storage};
+use crate::storage::{Schedule, Storage};
 use crate::watch::Watch;
 
 /// What the key check seals.
@@ -71,6 +69,9 @@ pub struct Options {
     pub busy_timeout: Duration,
     /// Connections for reading beside the one for writing; as many again for who reads [apart](Registry::apart), once somebody does.
     pub readers: u32,
+    /// SQLite: time between two leases that raise the count of the storage. A restore of a backup is detected if the registry has leased
+    /// that long after the backup, or was closed after a lease.
+    pub storage_period: Duration,
 }
 
 impl Default for Options {
@@ -79,6 +80,7 @@ impl Default for Options {
             page_size_bytes: 16_384,
             busy_timeout: Duration::from_secs(5),
             readers: 4,
+            storage_period: Duration::from_secs(1),
         }
     }
 }
@@ -104,8 +106,7 @@ struct Inner {
     writing: Writing,
     watch: OnceLock<Box<dyn Watch>>,
     storage: Storage,
-    /// Whether this process has raised the storage's count with a lease.
-    has_leased: AtomicBool,
+    schedule: Schedule,
 }
 
 /// What it takes to write alone.
@@ -171,6 +172,7 @@ impl Registry {
         let registry = Self {
             inner: Arc::new(Inner {
                 location: Some(location),
+                schedule: Schedule::every(options.storage_period),
                 ..inner
             }),
             act: None,
@@ -179,6 +181,10 @@ impl Registry {
         let mut connection = registry.reader().acquire().await?;
         registry.refuse_moved_but_to(&mut connection, target).await?;
         drop(connection);
+        // One that is to be moved keeps what it has.
+        if target.is_none() {
+            registry.note_storage().await?;
+        }
         Ok(registry)
     }
 
@@ -262,7 +268,9 @@ impl Registry {
     }
 
     /// Waits for what is under way and ends all connections, for all clones. SQLite folds its write-ahead log into the file.
+    /// Leases since the last count of the storage raise that count first.
     pub async fn close(self) {
+        self.advance_at_close().await;
         self.inner.reader.close().await;
         self.inner.reader_apart.close().await;
         self.inner.writer.close().await;
@@ -347,19 +355,8 @@ impl Registry {
         &self.inner.storage
     }
 
-    /// [`Registry::advance_storage`], in the first transaction of this process that leases.
-    pub(crate) async fn advance_once(&self, connection: &mut Connection) -> Result<Option<Advance>> {
-        match self.inner.has_leased.load(Relaxed) {
-            true => Ok(None),
-            false => self.advance_storage(connection).await.map(Some),
-        }
-    }
-
-    /// That transaction is committed.
-    pub(crate) fn follow_once(&self, advance: Option<Advance>) {
-        if let Some(advance) = advance {
-            self.inner.has_leased.store(self.follow_storage(advance), Relaxed);
-        }
+    pub(crate) fn schedule(&self) -> &Schedule {
+        &self.inner.schedule
     }
 
     /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
@@ -459,7 +456,7 @@ impl From<sqlite::Opened> for Inner {
             writing: Writing::Sqlite(opened.guard),
             watch: OnceLock::new(),
             storage: opened.storage,
-            has_leased: AtomicBool::new(false),
+            schedule: Schedule::every(Options::default().storage_period),
         }
     }
 }
@@ -475,7 +472,7 @@ impl From<postgres::Opened> for Inner {
             writing: Writing::Postgres(opened.lock),
             watch: OnceLock::new(),
             storage: opened.storage,
-            has_leased: AtomicBool::new(false),
+            schedule: Schedule::every(Options::default().storage_period),
         }
     }
 }

@@ -184,7 +184,7 @@ impl Registry {
         let mut answers = Vec::with_capacity(changes.len());
         let mut transaction = self.write().await?;
         self.check_fence(&mut transaction, fence).await?;
-        let advance = self.advance_once(&mut transaction).await?;
+        let advance = self.advance_with_leases(&mut transaction).await?;
         for batch in changes.chunks(IDS_PER_QUERY) {
             let ids: HashSet<DeviceId> = batch.iter().map(&device_of).collect();
             let mut books = self.books(&mut transaction, fence, &ids).await?;
@@ -199,7 +199,7 @@ impl Registry {
         }
         // Without a change this writes nothing.
         transaction.commit().await?;
-        self.follow_once(advance);
+        self.follow_leases(advance);
         Ok(answers)
     }
 

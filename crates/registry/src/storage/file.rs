@@ -5,8 +5,8 @@
 //! * in the *record*, a file beside the database (`fleet.registry.storage`), with the newest count;
 //! * in the extended attribute `user.linewarden.storage` of the database file, if the file system has extended attributes.
 //!
-//! The first transaction of a process that leases, and each registration of a gateway, raise the count: first in the database,
-//! durably, then in the record. A restart therefore finds a count that is not below the record's. An older content has a lower
+//! Leases, at most once a second, and each registration of a gateway raise the count: first in the database, durably, then in the
+//! record. So does the close of a registry that has leased since. A restart therefore finds a count that is not below the record's. An older content has a lower
 //! count, however it came into the file: written over the file (`cp`, which keeps the attribute), moved into its place, also with
 //! its attributes (`cp -a`, `rsync -X`), or made by `VACUUM INTO`. A database that is found without the record is another one.
 //!
@@ -14,12 +14,14 @@
 //! do not carry attributes (`tar`, `rsync` without `-X`). Where the attribute cannot be read or kept, the record decides alone.
 
 use std::fmt;
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use linewarden_files::{read_bounded, replace};
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use linewarden_files::{read_bounded, replace_owned};
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -118,6 +120,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Whether gateways were served from a database beside which this lies.
+    pub(super) fn has_record(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Whether this belongs to a database with that tag.
     pub(super) fn is_of(&self, tag: Tag) -> bool {
         self.record.is_some_and(|record| {
@@ -136,6 +143,8 @@ impl Found {
 pub(crate) struct FileStorage {
     database: PathBuf,
     record: PathBuf,
+    /// One writer of the record at a time.
+    writing: Mutex<()>,
 }
 
 impl FileStorage {
@@ -143,10 +152,11 @@ impl FileStorage {
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let found = path.canonicalize();
         let database = found.map_err(RegistryError::io(format!("examine {}", path.display())))?;
-        let mut name = database.file_name().unwrap_or_default().to_owned();
-        name.push(".storage");
-        let record = database.with_file_name(name);
-        Ok(Self { database, record })
+        Ok(Self {
+            record: record_of(&database),
+            database,
+            writing: Mutex::new(()),
+        })
     }
 
     /// # Errors
@@ -168,47 +178,86 @@ impl FileStorage {
 
     fn attribute(&self) -> Attribute {
         let mut value = [0; ID_BYTES];
-        match getxattr(&self.database, ATTRIBUTE, &mut value) {
+        match lgetxattr(&self.database, ATTRIBUTE, &mut value) {
             Ok(ID_BYTES) => Attribute::Id(value),
             Ok(_) | Err(Errno::NODATA | Errno::RANGE) => Attribute::Absent,
             Err(_) => Attribute::Unsupported,
         }
     }
 
-    /// Records a new storage. What is there already belongs to another content.
+    /// Records a new storage. What is there already belongs to another content, and does not stay.
     ///
     /// # Errors
     /// No record could be written.
     pub(super) fn begin(&self, tag: Tag) -> io::Result<Tag> {
-        let set = setxattr(&self.database, ATTRIBUTE, &tag.id, XattrFlags::empty());
+        let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // The file itself, not what a link in its place names. A descriptor of the file would end SQLite's locks when it is closed.
+        let set = lsetxattr(&self.database, ATTRIBUTE, &tag.id, XattrFlags::empty());
         let has_attribute = set.is_ok();
-        self.write(Record { tag, has_attribute })?;
-        Ok(tag)
+        let written = self.write(Record { tag, has_attribute });
+        if written.is_err() {
+            // The write error is what matters.
+            let _ = fs::remove_file(&self.record);
+        }
+        written.map(|()| tag)
     }
 
-    /// Raises the count of the record.
+    /// Raises the count of the record; another process or task may have raised it further. A record of another number is left as found:
+    /// only [`FileStorage::begin`] replaces one.
     ///
     /// # Errors
-    /// The record could not be written.
+    /// The record could not be read or written.
     pub(super) fn advance(&self, tag: Tag) -> io::Result<()> {
-        let has_attribute = self.attribute() == Attribute::Id(tag.id);
+        let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.read().map_err(io::Error::other)?;
+        let is_ahead = |record: Record| record.tag.id != tag.id || record.tag.count >= tag.count;
+        if found.record.is_some_and(is_ahead) {
+            return Ok(());
+        }
+        let has_attribute = found.attribute == Attribute::Id(tag.id);
         self.write(Record { tag, has_attribute })
     }
 
     fn write(&self, record: Record) -> io::Result<()> {
-        replace(&self.record, record.to_string().as_bytes())?;
         // As SQLite does with its files: what root has made, the service can read and replace. A service must not even try, for its unit
         // forbids the system call.
-        if geteuid().is_root() {
-            let database = self.database.metadata()?;
-            chown(&self.record, Some(database.uid()), Some(database.gid()))?;
+        let owner = match geteuid().is_root() {
+            true => {
+                let database = self.database.symlink_metadata()?;
+                Some((database.uid(), database.gid()))
+            }
+            false => None,
+        };
+        replace_owned(&self.record, record.to_string().as_bytes(), owner)
+    }
+}
+
+fn record_of(database: &Path) -> PathBuf {
+    let mut name = database.file_name().unwrap_or_default().to_owned();
+    name.push(".storage");
+    database.with_file_name(name)
+}
+
+/// Before a new database gets its name: a record that an earlier one has left there is not the new one's.
+pub(crate) fn remove_left_record(database: &Path) -> Result<()> {
+    // Another program was faster: the record is of its database.
+    if database.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let record = record_of(database);
+    match fs::remove_file(&record) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(RegistryError::io(format!("remove {}", record.display()))(error))
         }
-        Ok(())
+        _ => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use super::*;
 
     fn tag(id: u8, count: u64) -> Tag {
@@ -263,5 +312,78 @@ mod tests {
             attribute: own,
         };
         assert!(!without.is_of(tag(1, 0)));
+    }
+
+    fn storage() -> (tempfile::TempDir, FileStorage) {
+        let directory = tempfile::tempdir().unwrap();
+        let database = directory.path().join("fleet.registry");
+        fs::write(&database, "").unwrap();
+        let storage = FileStorage::of(&database).unwrap();
+        (directory, storage)
+    }
+
+    /// Two processes raise the count in the database in turn, and write the record in any order.
+    #[test]
+    fn the_record_of_one_number_is_never_lowered() {
+        let (_directory, storage) = storage();
+        let _begun = storage.begin(tag(1, 0)).unwrap();
+        for (number, count, expected) in [(1, 2, 2), (1, 1, 2), (1, 3, 3), (2, 9, 3)] {
+            storage.advance(tag(number, count)).unwrap();
+            let record = storage.read().unwrap().record.unwrap();
+            assert_eq!(record.tag, tag(1, expected), "{number}, {count}");
+        }
+    }
+
+    /// The owner of the directory puts a link in the place of each record as soon as the record has its name.
+    #[test]
+    fn root_gives_away_no_file_that_a_link_in_the_records_place_names() {
+        const WRITES: u64 = 30;
+        if !geteuid().is_root() {
+            println!("SKIPPED: needs root");
+            return;
+        }
+        let (directory, storage) = storage();
+        std::os::unix::fs::chown(&storage.database, Some(65_534), Some(65_534)).unwrap();
+        let foreign = directory.path().join("foreign");
+        fs::write(&foreign, "").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = directory.path().join("link");
+                while !is_done.load(Relaxed) {
+                    let record = storage.record.symlink_metadata();
+                    if record.is_ok_and(|record| record.is_file()) {
+                        symlink(&foreign, &link).unwrap();
+                        fs::rename(&link, &storage.record).unwrap();
+                    }
+                }
+            });
+            for count in 0..WRITES {
+                storage
+                    .write(Record {
+                        tag: tag(1, count),
+                        has_attribute: false,
+                    })
+                    .unwrap();
+            }
+            is_done.store(true, Relaxed);
+        });
+        assert_eq!(foreign.metadata().unwrap().uid(), 0);
+        storage.begin(tag(1, 0)).unwrap();
+        assert_eq!(storage.record.symlink_metadata().unwrap().uid(), 65_534);
+    }
+
+    #[test]
+    fn no_attribute_is_set_on_what_a_link_in_the_databases_place_names() {
+        let (directory, storage) = storage();
+        let foreign = directory.path().join("foreign");
+        fs::write(&foreign, "").unwrap();
+        fs::remove_file(&storage.database).unwrap();
+        symlink(&foreign, &storage.database).unwrap();
+        let _begun = storage.begin(tag(1, 0)).unwrap();
+        let mut value = [0; ID_BYTES];
+        assert!(rustix::fs::getxattr(&foreign, ATTRIBUTE, &mut value).is_err());
+        let record = storage.read().unwrap().record.unwrap();
+        assert!(!record.has_attribute);
     }
 }

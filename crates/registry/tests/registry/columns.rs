@@ -83,6 +83,8 @@ async fn attested(registry: &Registry) {
 async fn a_value_of_another_type_spares_the_other_records() {
     let (_directory, path) = full_file().await;
     let whole = fs::read(&path).unwrap();
+    let record = path.with_file_name("fleet.registry.storage");
+    let recorded = fs::read(&record).unwrap();
     let tables = [
         ("device", "device_id"),
         ("credential", "device_id"),
@@ -112,6 +114,7 @@ async fn a_value_of_another_type_spares_the_other_records() {
                     let _ = fs::remove_file(path.with_file_name(sibling));
                 }
                 fs::write(&path, &whole).unwrap();
+                fs::write(&record, &recorded).unwrap();
                 let statement = format!(
                     "PRAGMA ignore_check_constraints = ON; UPDATE {table} SET {column} = {value} \
                      WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE {id} = 7)"

@@ -432,6 +432,15 @@ async fn a_copy_ends_leases_and_refuses_the_fences_of_before() {
     assert_eq!(moved.leases_of(DeviceId(1)).await.unwrap().len(), 1);
 }
 
+/// The storage is noted when a registry is made, so that a dump of before the first registration is known as one.
+#[tokio::test]
+async fn the_storage_is_noted_before_the_first_registration() {
+    let (_directory, place) = fleet_of_40().await;
+    // A second row would not fit.
+    let if_not_noted = "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL";
+    sql(&place, if_not_noted).await;
+}
+
 /// A registry of the schema of before, and one whose database did not say which it is, go on: leases and fences stay.
 #[tokio::test]
 async fn a_storage_that_was_not_noted_before_is_noted_and_ends_nothing() {
@@ -442,6 +451,9 @@ async fn a_storage_that_was_not_noted_before_is_noted_and_ends_nothing() {
         let granted = lease(&registry, &fence, 1, 0, 2).await.unwrap();
         registry.close().await;
         sql(&place, &format!("UPDATE registry SET storage = {note}")).await;
+        if let Some(path) = place.file() {
+            std::fs::remove_file(path.with_file_name("fleet.registry.storage")).unwrap();
+        }
         let registry = open(&place).await.unwrap();
         registry.verify_fence(&fence).await.unwrap();
         let next = gateway(&registry).await;

@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{Fence, Location};
+use linewarden_registry::{Fence, Location, Options, Registry};
 use rustix::fs::{XattrFlags, setxattr};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 use crate::copies::is_restored;
-use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, open};
+use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, master_key, open, sql};
 
 /// The directory without extended attributes in which this program runs one of its tests again.
 const WITHOUT_ATTRIBUTES: &str = "LINEWARDEN_TEST_WITHOUT_ATTRIBUTES";
@@ -117,7 +118,68 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let _ = fs::remove_file(copy);
 }
 
+/// A backup of a process that goes on leasing, without a registration; also if it is killed afterwards.
+async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is_closed: bool) {
+    let path = directory.join("fleet.registry");
+    create_fleet(&Location::from(&path)).await;
+    // Where the process is killed, each lease counts as made long after the one before.
+    let options = match is_closed {
+        true => Options::default(),
+        false => Options {
+            storage_period: Duration::ZERO,
+            ..Options::default()
+        },
+    };
+    let registry = Registry::open_with(&path, &master_key(), &options).await.unwrap();
+    let fence = gateway(&registry).await;
+    let _granted = lease(&registry, &fence, 1, 0, 1).await.unwrap();
+    let copy = directory.join("copy");
+    // Without a descriptor of this process, which would end SQLite's locks.
+    checkpoint(&path).await;
+    run("cp", &[Path::new("-a"), &path, &copy]);
+    let _granted = lease(&registry, &fence, 1, 1, 1).await.unwrap();
+    match is_closed {
+        true => registry.close().await,
+        false => {
+            checkpoint(&path).await;
+            drop(registry);
+        }
+    }
+    for log in ["fleet.registry-wal", "fleet.registry-shm"] {
+        let _ = fs::remove_file(directory.join(log));
+    }
+    match restore {
+        Restore::Over => run("cp", &[&copy, &path]),
+        Restore::Move => fs::rename(&copy, &path).unwrap(),
+        Restore::OverWithAttributes => run("cp", &[Path::new("-a"), &copy, &path]),
+    }
+    let registry = open(&path).await.unwrap();
+    let answer = registry.verify_fence(&fence).await;
+    assert!(is_restored(&answer), "{restore:?}, {is_closed}: {answer:?}");
+    registry.close().await;
+    for file in [&path, &record_of(&path)] {
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// Writes the write-ahead log into the file.
+async fn checkpoint(path: &Path) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let (is_busy, _, _): (i64, i64, i64) = sqlx::query_as("PRAGMA wal_checkpoint(TRUNCATE)")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(is_busy, 0);
+    connection.close().await.unwrap();
+}
+
 async fn expect_every_restore_detected(directory: &Path) {
+    for restore in [Restore::Over, Restore::Move, Restore::OverWithAttributes] {
+        for is_closed in [false, true] {
+            expect_detected_within_a_process(directory, restore, is_closed).await;
+        }
+    }
     for backup in [Backup::Content, Backup::Attributes, Backup::Vacuum, Backup::Own] {
         for restore in [Restore::Over, Restore::Move, Restore::OverWithAttributes] {
             expect_detected(directory, backup, restore).await;
@@ -165,6 +227,55 @@ async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
     }
     let directory = tempfile::tempdir().unwrap();
     expect_every_restore_detected(directory.path()).await;
+}
+
+/// A registry that was backed up before it served a gateway, or whose note of its storage was lost with the state of before.
+#[tokio::test]
+async fn a_backup_of_before_the_first_lease_is_detected() {
+    if is_on_postgres() {
+        return;
+    }
+    for is_noted in [true, false] {
+        let (directory, path) = fleet_file().await;
+        if !is_noted {
+            // As one that was moved here and not yet opened.
+            sql(&path, "UPDATE registry SET storage = NULL").await;
+            fs::remove_file(record_of(&path)).unwrap();
+        }
+        let copy = directory.path().join("copy");
+        run("cp", &[&path, &copy]);
+        let fence = register(&path).await;
+        serve(&path, &fence, 0).await;
+        run("cp", &[&copy, &path]);
+        let registry = open(&path).await.unwrap();
+        let first = gateway(&registry).await;
+        assert!(
+            first.number() > fence.number() + 1,
+            "another incarnation, {is_noted}"
+        );
+        registry.close().await;
+        let registry = open(&path).await.unwrap();
+        registry.verify_fence(&first).await.unwrap();
+    }
+}
+
+/// A record that was left behind belongs to no registry that comes into its place.
+#[tokio::test]
+async fn a_registry_that_is_moved_to_where_a_record_was_left_goes_on() {
+    if is_on_postgres() {
+        return;
+    }
+    let (_directory, path) = fleet_file().await;
+    let fence = register(&path).await;
+    serve(&path, &fence, 0).await;
+    let moved = path.with_file_name("moved.registry");
+    let left = path.with_file_name("moved.registry.storage");
+    fs::copy(record_of(&path), &left).unwrap();
+    let registry = open(&path).await.unwrap();
+    registry.move_to(&*moved, |_| ()).await.unwrap();
+    let registry = open(&moved).await.unwrap();
+    registry.verify_fence(&fence).await.unwrap();
+    assert!(left.exists(), "noted when it was opened");
 }
 
 /// A directory that comes back with its record, by means that do not carry attributes.

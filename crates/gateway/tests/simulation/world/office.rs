@@ -1,13 +1,15 @@
 //! The host of controller and registry: a process that is killed, a disk that is full or fails, power that goes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use linewarden_controller::{Controller, Provision};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_registry::{BootId, MasterKey, Moment, Options, Registry, RegistryError, Revision};
 use rand::RngExt as _;
+use rustix::fs::XattrFlags;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -61,9 +63,47 @@ pub(super) fn key() -> MasterKey {
     MasterKey::from_bytes([1; 32])
 }
 
+/// Opens the registry. Leases raise the count of its storage once a process: the time of day is not the simulation's.
+pub(super) fn open(runtime: &Runtime, path: &Path) -> Result<Registry, RegistryError> {
+    let options = Options {
+        storage_period: Duration::from_secs(24 * 3600),
+        ..Options::default()
+    };
+    runtime.block_on(Registry::open_with(path, &key(), &options))
+}
+
+/// A registry and what names its storage.
+struct Blank {
+    content: Vec<u8>,
+    record: Vec<u8>,
+    attribute: Option<[u8; 16]>,
+}
+
+impl Blank {
+    const ATTRIBUTE: &str = "user.linewarden.storage";
+
+    fn read(path: &Path) -> Self {
+        let mut id = [0; 16];
+        let attribute = rustix::fs::getxattr(path, Self::ATTRIBUTE, &mut id);
+        Self {
+            content: std::fs::read(path).unwrap(),
+            record: std::fs::read(path.with_extension("storage")).unwrap(),
+            attribute: attribute.is_ok().then_some(id),
+        }
+    }
+
+    fn write(&self, path: &Path) {
+        std::fs::write(path, &self.content).unwrap();
+        std::fs::write(path.with_extension("storage"), &self.record).unwrap();
+        if let Some(id) = self.attribute {
+            rustix::fs::setxattr(path, Self::ATTRIBUTE, &id, XattrFlags::empty()).unwrap();
+        }
+    }
+}
+
 /// Empty registries, made once.
-fn blank(runtime: &Runtime, number: usize) -> &'static [u8] {
-    static BLANKS: [OnceLock<Vec<u8>>; PAGES.len()] = [const { OnceLock::new() }; PAGES.len()];
+fn blank(runtime: &Runtime, number: usize) -> &'static Blank {
+    static BLANKS: [OnceLock<Blank>; PAGES.len()] = [const { OnceLock::new() }; PAGES.len()];
     BLANKS[number].get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
@@ -73,7 +113,7 @@ fn blank(runtime: &Runtime, number: usize) -> &'static [u8] {
         };
         let made = runtime.block_on(Registry::create_with(&path, &key(), &options));
         runtime.block_on(made.unwrap().close());
-        std::fs::read(path).unwrap()
+        Blank::read(&path)
     })
 }
 
@@ -81,12 +121,12 @@ impl Office {
     pub(super) fn new(runtime: &Runtime, seed: u64, without: Option<Rule>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
-        std::fs::write(&path, blank(runtime, seed as usize % PAGES.len())).unwrap();
+        blank(runtime, seed as usize % PAGES.len()).write(&path);
         let disk = Disk::new(directory.path(), seed);
         if without == Some(Rule::Sync) {
             disk.ignore_syncs();
         }
-        let registry = runtime.block_on(Registry::open(&path, &key())).unwrap();
+        let registry = open(runtime, &path).unwrap();
         Self {
             controller: Controller::new(registry.clone(), super::POLICY),
             registry,
@@ -264,7 +304,7 @@ impl World {
     /// The controller is started, on what the disk holds.
     fn open(&mut self) -> Result<(), String> {
         let office = &mut self.office;
-        let opened = self.runtime.block_on(Registry::open(&office.path, &key()));
+        let opened = open(&self.runtime, &office.path);
         let opened =
             opened.map_err(|error| format!("after {:?} the registry does not open: {error}", office.end))?;
         office.take(opened);

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::Registry;
 use rand::RngExt as _;
 
-use super::office::key;
+use super::office::open;
 use super::{GATEWAYS, RING, World};
 
 /// A state of the registry.
@@ -58,7 +57,7 @@ impl World {
 
     fn open_again(&mut self) {
         let office = &mut self.office;
-        let opened = self.runtime.block_on(Registry::open(&office.path, &key()));
+        let opened = open(&self.runtime, &office.path);
         office.take(opened.unwrap());
     }
 
