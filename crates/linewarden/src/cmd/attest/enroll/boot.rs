@@ -12,8 +12,9 @@ use linewarden_tpm::enrol::Binding;
 use linewarden_tpm::evidence::Evidence;
 use serde::Serialize;
 
-use super::super::reference;
+use super::own::Own;
 use super::{EnrollArgs, group};
+use crate::cmd::attest::reference;
 use crate::failure::Failure;
 
 /// What --state takes for the boot that the device is in.
@@ -68,8 +69,12 @@ struct Boot {
 /// What the registry says of the boots of a device.
 pub struct Known {
     group: String,
-    /// Those of the group, in their order: its reference value, and what it is being updated to. Only those with PCRs.
+    /// Those of the group, in their order: its reference value, and what it is being updated to, with the PCRs of the device's own over
+    /// them that an earlier enrollment has accepted. Only those with PCRs.
     boots: Vec<Boot>,
+    /// The same, with all entries of the device's own over them: what the device has to prove once it is enrolled.
+    expected: Vec<Boot>,
+    own: Option<Own>,
     /// Of the key that is to be replaced.
     earlier: Option<Binding>,
     /// The record of the key that is to be replaced cannot be read: in which boots it works is not known.
@@ -92,19 +97,13 @@ impl Known {
             Err(RegistryError::DamagedRecord { .. }) if args.replace => (None, true),
             found => (found?, false),
         };
-        let own = match &args.own {
-            Some(path) => Some(reference::read(path)?),
-            None => {
-                let overlay = prover.as_ref().and_then(|prover| prover.overlay.as_deref());
-                overlay
-                    .map(Configuration::decode)
-                    .transpose()
-                    .map_err(Failure::failed)?
-            }
-        };
+        let own = Own::read(args, prover.as_ref())?;
+        let accepted = own.as_ref().map(Own::accepted).transpose()?;
         let binding = prover.and_then(|prover| prover.binding);
         Ok(Self {
-            boots: boots(&group, own.as_ref(), now_s)?,
+            boots: boots(&group, accepted.as_ref(), now_s)?,
+            expected: boots(&group, own.as_ref().map(Own::entries), now_s)?,
+            own,
             group: group.name.to_string(),
             // The registry authenticates it: one that cannot be read was stored by another version.
             is_damaged: is_damaged
@@ -117,12 +116,17 @@ impl Known {
         })
     }
 
+    /// What the device has of its own once it is enrolled.
+    pub fn own(&self) -> Option<&Own> {
+        self.own.as_ref()
+    }
+
     /// Whether the device may have a key for the boot that it is in, which `log` replays to where it has sent one; `path` is the
     /// identity's file.
     ///
     /// # Errors
-    /// The boot is none of those that are known, and the operator has not named it: exit code 4. A file of `--state` that is of
-    /// other PCRs.
+    /// The boot is none of those that are known, and the operator has not named it, or PCRs of the device's own are of another boot:
+    /// exit code 4. A file of `--state` that is of other PCRs.
     pub fn judge(
         &self,
         states: &[StateArg],
@@ -140,7 +144,11 @@ impl Known {
             }
             None => self.without_reference(device, path, now, log)?,
         };
-        let like = known().filter(|boot| is_like(&boot.pcrs, now));
+        if let Some(own) = &self.own {
+            own.check(std::iter::once(now).chain(named.iter().map(|boot| &boot.pcrs)))?;
+        }
+        let like = self.expected.iter().chain(&named);
+        let like = like.filter(|boot| is_like(&boot.pcrs, now));
         let states = std::iter::once(now.clone()).chain(like.map(|boot| boot.pcrs.clone()));
         Ok(Accepted {
             states: states.collect(),
@@ -202,10 +210,11 @@ impl Known {
             let is_other = !is_like(&boot.pcrs, now);
             (is_other, differing_pcrs(&boot.pcrs, now).len())
         });
-        match nearest {
+        let refused = match nearest {
             Some(boot) if is_like(&boot.pcrs, now) => refused.with(self.changes(boot, now, log)),
             _ => refused,
-        }
+        };
+        refused.with(self.own.as_ref().and_then(Own::notice).into_iter().collect())
     }
 
     /// A text for each PCR that differs.

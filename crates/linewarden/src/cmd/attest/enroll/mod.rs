@@ -1,6 +1,7 @@
 //! `linewarden attest enroll`.
 
 mod boot;
+mod own;
 mod software;
 mod tpm;
 
@@ -16,7 +17,8 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
 use linewarden_registry::{Group, GroupName, Home, NewProver, Protection, Registry, RegistryError};
 
-use super::{group, message, reference};
+use self::own::Own;
+use super::{group, message};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::registry::RegistryArgs;
@@ -33,8 +35,9 @@ and its event log; the offer answers it and is of use to that TPM alone; the dev
 The answer has 300 s from the offer on. The key works in up to eight boots: those of the group's reference value and of what it is \
 being updated to if they have the same PCRs, and each --state. So enroll a device anew while the group is rolled out, before it \
 starts the next kernel. A device in any other boot is refused with exit code 4, and the PCRs and events that differ are named; \
-`--state current` accepts that boot too. Where the group has no reference value of PCRs, the boot must be one in which the \
-device's present key works; of a device without such a key, the present boot becomes the reference.
+`--state current` accepts that boot too. PCRs in a file of --own accept no boot. Where the group has no reference value of PCRs, \
+the boot must be one in which the device's present key works; of a device without such a key, the present boot becomes the \
+reference.
 
 --trust names a directory: certificates of the TPMs' makers that are believed, and in `intermediate` below it those that \
 count only under one of them, each in PEM or DER.
@@ -142,8 +145,9 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// What the device has of its own, laid over what its group is to run: a file that `attest measure --out` has written. With
-    /// --identity it says which boot the device may be in, and is what it was before if it is not given
+    /// Entries of the device's own, laid over the reference value of its group: a file that `attest measure --out` has written.
+    /// Default: none with --software; with --identity those that the device has already. --answer keeps those of --identity. With
+    /// --identity, PCRs in the file accept no boot, unless an earlier enrollment has accepted their values
     #[arg(long, value_name = "FILE")]
     own: Option<PathBuf>,
     /// Give devices that are enrolled for attestation already new keys; the old ones prove nothing any more
@@ -193,10 +197,7 @@ async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Resu
 }
 
 /// Refuses what cannot be laid over what the group runs, or is being updated to: nobody would know what to ask the device for.
-fn check_overlay(args: &EnrollArgs, group: &Group, overlay: Option<&Configuration>) -> Result<(), Failure> {
-    let (Some(path), Some(overlay)) = (&args.own, overlay) else {
-        return Ok(());
-    };
+fn check_overlay(own: &Own, group: &Group) -> Result<(), Failure> {
     let reference = group.reference.as_ref().map(|base| (base, "reference value"));
     let roll_out = group.roll_out.as_ref();
     let roll_out = roll_out.map(|roll_out| (&roll_out.reference, "roll-out"));
@@ -204,12 +205,12 @@ fn check_overlay(args: &EnrollArgs, group: &Group, overlay: Option<&Configuratio
         let wrong = |error: ConfigurationError| {
             Failure::input(format!(
                 "{}: it cannot be laid over the {role} of group {}: {error}",
-                path.display(),
-                args.group
+                own.name(),
+                group.name
             ))
         };
         let base = Configuration::decode(encoding).map_err(wrong)?;
-        base.overlaid(overlay).map_err(wrong)?;
+        base.overlaid(own.entries()).map_err(wrong)?;
     }
     Ok(())
 }
@@ -224,15 +225,16 @@ struct Common {
 }
 
 impl Common {
-    async fn read(args: &EnrollArgs, registry: &Registry) -> Result<Self, Failure> {
+    async fn read(args: &EnrollArgs, registry: &Registry, own: Option<&Own>) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
-        let overlay = args.own.as_deref().map(reference::read).transpose()?;
-        check_overlay(args, &group, overlay.as_ref())?;
+        if let Some(own) = own {
+            check_overlay(own, &group)?;
+        }
         // One that has not begun would have the device refuse the one that runs.
         let period = registry.newest_begun_period().await?;
         Ok(Self {
             group: group.name,
-            overlay: overlay.map(|overlay| overlay.encode()),
+            overlay: own.map(|own| own.entries().encode()),
             home: args.gateway.zip(args.address).map(|(gateway, address)| Home {
                 gateway: GatewayId(gateway),
                 address,

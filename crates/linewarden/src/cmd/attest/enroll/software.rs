@@ -9,6 +9,7 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Protection, Registry};
 use zeroize::Zeroizing;
 
+use super::own::Own;
 use super::{Common, EnrollArgs, check};
 use crate::cmd::now_s;
 use crate::failure::Failure;
@@ -27,7 +28,8 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
     let files = key_files(args, devices)?;
     let now_s = now_s()?;
     args.registry.with(async |registry| {
-        let common = Common::read(args, registry).await?;
+        let own = Own::read(args, None)?;
+        let common = Common::read(args, registry, own.as_ref()).await?;
         for device in devices {
             check(args, registry, *device).await?;
         }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::boot::{AcceptedBy, Known};
+use super::own::Own;
 use super::software::tell_agent;
 use super::{Common, EnrollArgs, check, message};
 use crate::cmd::now_s;
@@ -52,6 +53,8 @@ struct Pending {
     device_id: String,
     /// Whose boots were accepted.
     group: String,
+    /// The entries of the device's own with which the boots were accepted: `Configuration::encode` in hexadecimal digits.
+    own: Option<String>,
     enrolment: Enrolment,
 }
 
@@ -87,6 +90,7 @@ pub fn begin(
         version: PENDING_VERSION,
         device_id: device.to_string(),
         group: args.group.to_string(),
+        own: known.own().map(Own::to_hex).transpose()?,
         enrolment,
     };
     keep_both(&offer, &pending, offer_path, pending_path)?;
@@ -232,6 +236,7 @@ pub fn finish(
             args.group
         )));
     }
+    let own = pending_own(args, &pending, pending_path)?;
     let answer: Answer = message::read(answer_path, "a device's answer")?;
     let enrolled = pending
         .enrolment
@@ -242,7 +247,7 @@ pub fn finish(
     let now_s = now_s()?;
     let (common, revision) = args
         .registry
-        .with(async |registry| enrol_one(args, registry, device, (key, binding), now_s).await)?;
+        .with(async |registry| enrol_one(args, registry, device, (key, binding, own), now_s).await)?;
     forget(pending_path);
     let by = match &enrolled.binding.endorsement {
         Endorsement::Pinned => "pinned".to_owned(),
@@ -269,10 +274,10 @@ async fn enrol_one(
     args: &EnrollArgs,
     registry: &Registry,
     device: DeviceId,
-    (key, binding): (AttestationKey, Vec<u8>),
+    (key, binding, own): (AttestationKey, Vec<u8>, Option<Own>),
     now_s: u64,
 ) -> Result<(Common, u64), Failure> {
-    let common = Common::read(args, registry).await?;
+    let common = Common::read(args, registry, own.as_ref()).await?;
     check(args, registry, device).await?;
     let prover = common.prover(device, key, Protection::Tpm, Some(binding));
     let revision = registry.enrol_prover(prover, now_s).await?;
@@ -310,6 +315,24 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
         )));
     }
     Ok(pending)
+}
+
+/// The entries of the device's own with which --identity has accepted the boot.
+fn pending_own(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<Option<Own>, Failure> {
+    let own = pending.own.as_deref().map(|hex| Own::from_hex(hex, path));
+    let own = own.transpose()?;
+    let given = match &args.own {
+        Some(_) => Own::read(args, None)?,
+        None => return Ok(own),
+    };
+    match given.as_ref().map(Own::entries) == own.as_ref().map(Own::entries) {
+        true => Ok(own),
+        false => Err(Failure::input(format!(
+            "{}: the entries of --own are not those with which --identity accepted the boot of the device; leave --own out, or \
+             begin again with --identity",
+            path.display()
+        ))),
+    }
 }
 
 /// Whom the operator believes.

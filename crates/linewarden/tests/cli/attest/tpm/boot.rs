@@ -213,3 +213,111 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_the_reference() {
     assert_eq!(bench.offers(), 0);
     bench.begins_anew(CHANGED, "--state current").ok();
 }
+
+/// The attack: the operator measures the changed device, and names the result as the device's own entries.
+#[test]
+fn pcrs_of_a_devices_own_accept_no_boot() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.measures(CHANGED, "changed.conf");
+    bench.measures(GOOD, "good.conf");
+    bench
+        .site
+        .on_registry("attest group set pumps --reference good.conf")
+        .ok();
+    bench.identity(Some(log_of(GOOD)));
+    bench.enrolls("");
+    bench.is_quarantined();
+
+    let error = bench.begins_anew(CHANGED, "--own changed.conf").refused(4);
+    for told in [
+        "it differs from the reference value of group pumps in PCRs 16;",
+        "changed.conf: its PCRs 0,16 do not accept the boot in which they were measured",
+    ] {
+        assert!(error.contains(told), "{told}: {error}");
+    }
+    // From an accepted boot such values would be stored, and accept the changed boot the next time.
+    let error = bench.begins_anew(GOOD, "--own changed.conf").refused(4);
+    assert!(
+        error.contains("changed.conf: its PCRs 0,16 are not those of the boot that the device is in"),
+        "{error}"
+    );
+    assert_eq!(bench.offers(), 0);
+
+    // Nor do those of a device whose key is in a file, which nothing has compared with its boot.
+    bench
+        .site
+        .on_registry(
+            "attest enroll d1 --group pumps --software --key-out d1.key --own changed.conf --replace",
+        )
+        .ok();
+    let error = bench.begins_anew(CHANGED, "").refused(4);
+    assert!(
+        error.contains("the device's own entries: its PCRs 0,16 do not accept the boot"),
+        "{error}"
+    );
+    assert_eq!(bench.offers(), 0);
+
+    // Accepted by the operator, they are accepted from then on, and no others.
+    let told = json(
+        &bench
+            .begins_anew(CHANGED, "--own changed.conf --state current --json")
+            .ok(),
+    );
+    assert_eq!(told["accepted"]["by"], "operator");
+    bench.answer();
+    bench.finish("--replace").ok();
+    fs::remove_file(bench.site.path("d1.offer")).unwrap();
+    for words in ["--json", "--own changed.conf --json"] {
+        let told = json(&bench.begins_anew(CHANGED, words).ok());
+        assert_eq!(told["accepted"]["by"], "reference", "{words}: {told}");
+        bench.forget_offer();
+    }
+    bench.begins_anew(GOOD, "").refused(4);
+}
+
+#[test]
+fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_with() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let serial = |content| files(&[("/etc/serial", content)]);
+    for content in [1, 2] {
+        bench
+            .site
+            .write_configuration(&format!("serial-{content}.conf"), &serial(content));
+    }
+    let overlay = |bench: &Bench| {
+        let prover = bench
+            .site
+            .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
+        prover.overlay
+    };
+    bench.identity(Some(log_of(GOOD)));
+    bench.begin("--trust makers --own serial-1.conf").ok();
+    bench.answer();
+    bench.finish("").ok();
+    assert_eq!(overlay(&bench), Some(serial(1).encode()));
+    fs::remove_file(bench.site.path("d1.offer")).unwrap();
+
+    // Those of before, which nothing names.
+    bench.begins_anew(GOOD, "").ok();
+    bench.answer();
+    let error = bench.finish("--replace --own serial-2.conf").refused(2);
+    assert!(
+        error.contains(
+            "d1.pending: the entries of --own are not those with which --identity accepted the boot"
+        ),
+        "{error}"
+    );
+    bench.finish("--replace").ok();
+    assert_eq!(overlay(&bench), Some(serial(1).encode()));
+    fs::remove_file(bench.site.path("d1.offer")).unwrap();
+
+    // Others, named once or twice.
+    bench.begins_anew(GOOD, "--own serial-2.conf").ok();
+    bench.answer();
+    bench.finish("--replace --own serial-2.conf").ok();
+    assert_eq!(overlay(&bench), Some(serial(2).encode()));
+}
