@@ -561,6 +561,9 @@ pub struct Resolved {
     /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start: it admits no device behind them until
     /// they have one. A configuration of a machine that is complete has none.
     pub without_subnet: Vec<FieldError>,
+    /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes` is not set: services
+    /// can be in these.
+    pub upper_subnets: Option<FieldError>,
     /// Interface numbers, in the order of the names.
     pub interfaces: Vec<u32>,
     /// Numbers of the interfaces that are forwarded to.

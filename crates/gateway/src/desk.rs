@@ -28,7 +28,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
-use self::limits::{Admission, Limits};
+use self::limits::{Admission, Limits, Question};
 use crate::feeder::ControllerLink;
 use crate::gateway::{GatewayError, PlaneHandle};
 use crate::tasks;
@@ -287,7 +287,11 @@ impl Clerk {
         let rest = asked.elapsed().saturating_mul(REST).min(REST_MAX);
         for (taken, admission) in admitted {
             let answer = match admission {
-                Admission::HandOn => self.hand_on(taken, runtime),
+                // A copy in the same batch may have been answered meanwhile.
+                Admission::HandOn(question) => match self.limits.answer(taken.device, question) {
+                    Some(answer) => Some(answer),
+                    None => self.hand_on(taken, question, runtime),
+                },
                 Admission::Answered(answer) => Some(answer),
                 Admission::Refused => None,
             };
@@ -360,7 +364,12 @@ impl Clerk {
         admission
     }
 
-    fn hand_on(&mut self, taken: &Taken, runtime: &tokio::runtime::Runtime) -> Option<Vec<u8>> {
+    fn hand_on(
+        &mut self,
+        taken: &Taken,
+        question: Question,
+        runtime: &tokio::runtime::Runtime,
+    ) -> Option<Vec<u8>> {
         let message = &taken.message;
         let mut nonce = [0u8; 24];
         if let Err(error) = getrandom::fill(&mut nonce) {
@@ -392,7 +401,7 @@ impl Clerk {
         });
         match answer {
             Ok(Some(answer)) => {
-                self.limits.keep_answer(taken.device, &answer);
+                self.limits.keep_answer(taken.device, question, &answer);
                 Some(answer)
             }
             Ok(None) => {

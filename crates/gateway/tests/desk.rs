@@ -148,6 +148,81 @@ fn a_desk_that_is_opened_anew_knows_which_requests_are_old() {
     assert_eq!((counts.limited, counts.silent), (3, 0), "{counts:?}");
 }
 
+/// Requests that arrive together are admitted before any of them is forwarded: the reply to one must not become the reply to a newer one,
+/// to which the controller has not replied, and copies of one request get one reply.
+#[test]
+fn requests_of_one_batch_keep_their_own_replies() {
+    let site = Site::new(vec![
+        record(VICTIM, pool(VICTIM, 8)),
+        record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
+    ]);
+    let gateway = site.start();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let mut victim = Client::new(VICTIM, Mode::Pool, site.address());
+    let mut other = Client::new(HOSTILE, Mode::Key, site.address());
+    assert!(victim.authenticate(LONG).is_some() && other.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    // What was sent before the desk is opened is one batch.
+    let open = |batch: &[&[u8]]| {
+        let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        drop(probe);
+        let at = SocketAddr::new(site.config.local[0], port);
+        let sockets = DeskSockets::bind(&site.config.local, port).unwrap();
+        for question in batch {
+            socket.send_to(question, at).unwrap();
+        }
+        let desk = Desk::open(sockets, gateway.plane_handle(), controller.clone(), GATEWAY).unwrap();
+        (desk, at)
+    };
+    let settled = |replies: u64| {
+        let began = Instant::now();
+        loop {
+            let counts = gateway.status().tickets.unwrap_or_default();
+            if counts.answered + counts.silent == replies {
+                return (counts.answered, counts.silent);
+            }
+            assert!(began.elapsed() < LONG, "{counts:?}");
+            std::thread::yield_now();
+        }
+    };
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut reply = || {
+        let (length, _) = socket.recv_from(&mut buffer).unwrap();
+        buffer[..length].to_vec()
+    };
+
+    let first = question(session, &head(&victim, 1), 1);
+    // The controller cannot decrypt the second one and sends no reply.
+    let carriage = Carriage {
+        key: session.key(),
+        serial: 2,
+    };
+    let mut second = vec![0; MESSAGE_BYTES_MAX];
+    let root = other.device.session().unwrap().ticket();
+    let length =
+        ticket::seal_question(root, &head(&victim, 2), &carriage, [2; 24], b"", &mut second).unwrap();
+    second.truncate(length);
+    let (desk, at) = open(&[&first, &second]);
+    assert_eq!(settled(2), (1, 1));
+    assert_eq!(Sealed::parse(&reply()).unwrap().head().nonce, [1; 16]);
+    socket.send_to(&second, at).unwrap();
+    assert_eq!(
+        settled(3),
+        (1, 2),
+        "the second one has the reply to the first one"
+    );
+    drop(desk);
+
+    let third = question(session, &head(&victim, 3), 3);
+    let (desk, _) = open(&[&third, &third]);
+    assert_eq!(settled(2), (2, 0));
+    assert_eq!(reply(), reply(), "the controller has replied to each copy");
+    drop(desk);
+}
+
 #[test]
 fn a_device_is_answered_while_junk_comes_from_its_address_and_in_its_name() {
     let site = Site::new(vec![

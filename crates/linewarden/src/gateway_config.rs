@@ -104,7 +104,11 @@ pub fn without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
     match file.value.resolve([0; 2], 0) {
-        Ok(resolved) => problems.extend(gates(file, &resolved)),
+        Ok(resolved) => {
+            problems.extend(gates(file, &resolved));
+            let upper_subnets = resolved.upper_subnets.iter();
+            problems.extend(upper_subnets.map(|warning| placed(file, warning).with_code(0)));
+        }
         Err(errors) => problems.extend(places(file, &errors)),
     }
     problems.extend(veths(file));

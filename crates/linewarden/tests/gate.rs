@@ -581,12 +581,26 @@ fn an_interface_without_a_subnet_wants_the_devices_prefixes() {
     missing("check --machine gateway.toml");
     std::fs::write(&path, text.replace("addresses = [\"127.0.0.1\"]\n", "")).unwrap();
     missing("serve --config gateway.toml");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, &text).unwrap();
     site.ip("address add fd66::1/128 dev port0");
     site.ip("address add 10.9.0.3/24 dev bridge0");
     missing("check --machine gateway.toml");
     site.ip("address add fd66::2/64 dev bridge0");
-    assert!(site.run("check --machine gateway.toml").status.success());
+    // Services can be on another port of the bridge.
+    let checked = site.run("check --machine gateway.toml");
+    let warned = String::from_utf8(checked.stderr).unwrap();
+    assert!(checked.status.success(), "{warned}");
+    for part in [
+        "10.9.0.0/24 of bridge0",
+        "device_prefixes = [\"10.9.0.0/24\", \"fd66::/64\"]",
+    ] {
+        assert!(warned.contains(part), "{warned}");
+    }
+    site.ip("link add port2 type veth peer name port3");
+    site.ip("link set port2 master bridge0");
+    let sealed = "gate = \"sealed\"\nforward_to = [\"port2\"]";
+    std::fs::write(&path, text.replace("gate = \"open\"", sealed)).unwrap();
+    missing("check --machine gateway.toml");
 }
 
 /// A gateway that ended with exit code 2 would not be started again after a slow DHCP server.

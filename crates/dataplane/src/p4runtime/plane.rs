@@ -58,8 +58,8 @@ impl P4Runtime {
     /// `before`: those that the switch has.
     fn write_settings(&self, before: &Live) -> Result<(), SwitchError> {
         self.check()?;
+        self.write_sources(Some(&before.sources))?;
         let mut updates = self.limits()?;
-        updates.extend(self.source_changes(Some(&before.sources))?);
         updates.push(self.gateway()?);
         self.link.write(&updates)
     }
@@ -186,9 +186,7 @@ impl DataPlane for P4Runtime {
     }
     fn set_sources(&mut self, sources: &DeviceSources) {
         let before = std::mem::replace(&mut self.live.sources, sources.clone());
-        let written = self
-            .check()
-            .and_then(|()| self.link.write(&self.source_changes(Some(&before))?));
+        let written = self.check().and_then(|()| self.write_sources(Some(&before)));
         if let Err(error) = self.note(written) {
             tracing::error!(%error, "writing the device prefixes to the switch failed");
         }

@@ -41,7 +41,6 @@ impl P4Runtime {
         let program = &self.link.program;
         let mut updates = vec![self.gateway()?];
         updates.extend(self.limits()?);
-        updates.extend(self.source_changes(None)?);
         updates.extend(self.bucket_keys()?);
         for ip in &self.config.local {
             updates.push(program.insert(("local", &[number(*ip)]), ("is_own", &[]))?);
@@ -72,7 +71,8 @@ impl P4Runtime {
                 },
             })));
         }
-        self.link.write(&updates)
+        self.link.write(&updates)?;
+        self.write_sources(None)
     }
 
     /// What passes a gate that is not always the same, what no device may send, and the places of counters of Ethernet types.

@@ -58,36 +58,58 @@ fn entries(sources: &DeviceSources) -> Entries {
 }
 
 /// The prefixes of IPv6.
-fn ends(sources: &DeviceSources) -> BTreeSet<(u128, u32)> {
+fn ends(sources: &DeviceSources) -> Entries {
     let of_ipv6 = sources
         .prefixes()
         .iter()
         .filter(|prefix| prefix.network().is_ipv6());
     of_ipv6
-        .map(|prefix| (number(prefix.network()), u32::from(prefix.bits())))
+        .map(|prefix| ((number(prefix.network()), u32::from(prefix.bits())), true))
         .collect()
 }
 
+/// A prefix, and whether its entry admits sources before and after a change; `None`: there is no entry.
+type Step = ((u128, u32), [Option<bool>; 2]);
+
+/// Writes that bring a table from one set of entries to another. Within each write the order is free: a switch may change it
+/// (`WriteRequest.updates` in p4runtime.proto). At no time is a source admitted that is admitted neither before nor after all of them:
+/// what refuses comes first and goes last.
+fn steps(were: &Entries, are: &Entries) -> [Vec<Step>; 4] {
+    let mut steps: [Vec<Step>; 4] = Default::default();
+    let [refuse, admit, no_longer_admit, no_longer_refuse] = &mut steps;
+    for prefix in were.keys().chain(are.keys()).collect::<BTreeSet<_>>() {
+        let change = [were, are].map(|entries| entries.get(prefix).copied());
+        let write = match change {
+            [before, after] if before == after => continue,
+            [_, Some(false)] => &mut *refuse,
+            [_, Some(true)] => &mut *admit,
+            [Some(true), None] => &mut *no_longer_admit,
+            [_, None] => &mut *no_longer_refuse,
+        };
+        write.push((*prefix, change));
+    }
+    steps
+}
+
 impl P4Runtime {
-    /// What brings the switch from the sources `before` to those of now; `None`: it has none yet.
-    pub(super) fn source_changes(&self, before: Option<&DeviceSources>) -> Result<Vec<Update>, SwitchError> {
-        let [were, are] =
-            [before, Some(&self.live.sources)].map(|sources| sources.map(entries).unwrap_or_default());
-        let mut updates = Vec::new();
-        for prefix in were.keys().chain(are.keys()).collect::<BTreeSet<_>>() {
-            let action = |admits: &bool| if *admits { "admit" } else { "NoAction" };
-            let actions = [&were, &are].map(|entries| entries.get(prefix).map(action));
-            updates.extend(self.link.program.change_prefix(SOURCES, *prefix, actions)?);
-        }
-        let [were, are] =
-            [before, Some(&self.live.sources)].map(|sources| sources.map(ends).unwrap_or_default());
-        for prefix in were.union(&are) {
-            for (table, action) in ENDS {
-                let actions = [&were, &are].map(|ends| ends.contains(prefix).then_some(action));
-                updates.extend(self.link.program.change_prefix(table, *prefix, actions)?);
+    /// Brings the switch from the sources `before` to those of now; `None`: it has none yet.
+    pub(super) fn write_sources(&self, before: Option<&DeviceSources>) -> Result<(), SwitchError> {
+        let both = [before, Some(&self.live.sources)];
+        let [sources, prefixes] =
+            [entries, ends].map(|of| both.map(|sources| sources.map(of).unwrap_or_default()));
+        let [device_end, end] = ENDS.map(|(table, action)| (table, action, &prefixes));
+        let mut writes: [Vec<Update>; 4] = Default::default();
+        for (table, admit, [were, are]) in [(SOURCES, "admit", &sources), device_end, end] {
+            for (write, steps) in writes.iter_mut().zip(steps(were, are)) {
+                for (prefix, change) in steps {
+                    let actions =
+                        change.map(|admits| admits.map(|admits| if admits { admit } else { "NoAction" }));
+                    write.extend(self.link.program.change_prefix(table, prefix, actions)?);
+                }
             }
         }
-        Ok(updates)
+        let mut writes = writes.iter().filter(|write| !write.is_empty());
+        writes.try_for_each(|write| self.link.write(write))
     }
 }
 
@@ -119,6 +141,68 @@ mod tests {
         let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"];
         let others = others.map(|text| OwnAddress::alone(text.parse().unwrap()));
         DeviceSources::new(&prefixes, &local, &others)
+    }
+
+    /// The gateway gets its first address in a further subnet, loses another one, and subnets become wider and narrower.
+    #[test]
+    fn no_write_admits_what_is_admitted_neither_before_nor_after() {
+        const SEED: u64 = 10;
+        println!("seed {SEED}");
+        let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+        let sets = [
+            sources(&["10.67.0.0/24"], &["10.67.0.254"]),
+            sources(
+                &["10.66.0.0/16", "10.67.0.0/24", "fd66::/64"],
+                &["10.66.0.254", "fd66::fe"],
+            ),
+            sources(&["10.64.0.0/13", "10.66.0.0/24"], &["10.66.1.1"]),
+            sources(&["0.0.0.0/0", "::/0"], &["10.66.0.10", "127.0.0.1"]),
+            sources(&["127.0.0.0/8", "::1/128"], &["127.0.0.1", "::1"]),
+        ];
+        let probes = [
+            "10.66.0.9",
+            "10.66.0.10",
+            "10.66.0.254",
+            "10.66.1.0",
+            "10.66.1.1",
+            "10.67.0.254",
+            "10.67.0.1",
+            "10.68.0.1",
+            "127.0.0.1",
+            "127.0.0.2",
+            "fd66::9",
+            "fd66::fe",
+            "fd66::1",
+            "::1",
+            "8.8.8.8",
+            "192.0.2.1",
+        ];
+        let probes = probes.map(|text| text.parse::<IpAddr>().unwrap());
+        let tables = sets
+            .iter()
+            .map(entries)
+            .chain([Entries::new()])
+            .collect::<Vec<_>>();
+        for (were, are) in tables
+            .iter()
+            .flat_map(|were| tables.iter().map(move |are| (were, are)))
+        {
+            let mut now = were.clone();
+            for mut write in steps(were, are) {
+                while !write.is_empty() {
+                    let (prefix, [before, after]) = write.swap_remove(rng.random_range(..write.len()));
+                    assert_eq!(now.get(&prefix).copied(), before);
+                    match after {
+                        Some(admits) => now.insert(prefix, admits),
+                        None => now.remove(&prefix),
+                    };
+                    for source in probes.into_iter().filter(|source| decides(&now, *source)) {
+                        assert!(decides(were, source) || decides(are, source), "{source}");
+                    }
+                }
+            }
+            assert_eq!(now, *are);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where the gateway is and where its devices are: as the file says, or as the machine's interfaces do.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use linewarden_dataplane::Links;
@@ -22,6 +23,8 @@ pub(super) struct Addresses {
     pub(super) others: Vec<OwnAddress>,
     /// Interfaces without a subnet, while `device_prefixes` is not set: no device behind them is admitted.
     pub(super) without_subnet: Vec<FieldError>,
+    /// See [`Resolved`](super::Resolved).
+    pub(super) upper_subnets: Option<FieldError>,
 }
 
 /// From where messages are taken, by the machine's addresses of the moment.
@@ -81,33 +84,83 @@ impl GatewaySection {
         let failed = |error: InterfaceError| FieldError::new(&["gateway"], error);
         let own = addresses::own().map_err(failed)?;
         let mut without_subnet = Vec::new();
-        let here = if self.interfaces.is_empty() {
-            self.around(&own, &local)?
+        let (here, devices) = if self.interfaces.is_empty() {
+            let here = self.around(&own, &local)?;
+            (here.clone(), here)
         } else {
             let links = Links::list().map_err(|error| failed(InterfaceError::Links(error)))?;
-            let mut here = Vec::new();
-            for name in &self.interfaces {
-                let behind = addresses::behind(&own, &links, name);
-                let lack = addresses::without_subnet(&behind).filter(|_| self.device_prefixes.is_none());
-                if let Some(lack) = lack {
-                    without_subnet.push(missing(&format!(
-                        "interface {name}, its bridge or bond, VLANs and macvlans have no {lack} in a subnet, so no device \
-                         with such an address behind {name} is admitted"
-                    )));
-                }
-                here.extend(behind);
-            }
-            here
+            self.sides(|name| addresses::behind(&own, &links, name), &mut without_subnet)
         };
         let follows_interfaces = self.device_prefixes.is_none();
-        let subnets = || merged(addresses::subnets_of(&here));
+        let subnets = merged(addresses::subnets_of(&devices));
         Ok(Addresses {
-            devices: self.device_prefixes.clone().unwrap_or_else(subnets),
+            upper_subnets: self.upper_subnets(&devices, &subnets),
+            devices: self.device_prefixes.clone().unwrap_or(subnets),
             others: addresses::claimable(&own, &here),
             local,
             follows_interfaces,
             without_subnet,
         })
+    }
+
+    /// The addresses that messages from devices can be for, and those of them in whose subnets devices are: without those on the way to
+    /// the services, such as of a bridge that both are on. `behind`: the addresses of what takes an interface's frames.
+    fn sides(
+        &self,
+        behind: impl Fn(&str) -> Vec<InterfaceAddress>,
+        without_subnet: &mut Vec<FieldError>,
+    ) -> (Vec<InterfaceAddress>, Vec<InterfaceAddress>) {
+        let services: Vec<_> = self.forward_to.iter().flat_map(|name| behind(name)).collect();
+        let (mut here, mut devices) = (Vec::new(), Vec::new());
+        for name in &self.interfaces {
+            let behind = behind(name);
+            let is_devices = |own: &&InterfaceAddress| !services.contains(own);
+            let of_devices: Vec<_> = behind.iter().filter(is_devices).cloned().collect();
+            let lack = addresses::without_subnet(&of_devices).filter(|_| self.device_prefixes.is_none());
+            without_subnet.extend(lack.map(|lack| self.lacking(name, lack)));
+            here.extend(behind);
+            devices.extend(of_devices);
+        }
+        (here, devices)
+    }
+
+    fn lacking(&self, name: &str, lack: &str) -> FieldError {
+        let elsewhere = match self.forward_to.is_empty() {
+            true => "",
+            false => " outside those of forward_to",
+        };
+        missing(&format!(
+            "interface {name}, its bridge or bond, VLANs and macvlans have no {lack} in a subnet{elsewhere}, so no device \
+             with such an address behind {name} is admitted"
+        ))
+    }
+
+    /// A warning of the subnets among the devices' that are of no interface that is named, but of what lies on one: on another VLAN or
+    /// another port of a bridge can be services.
+    fn upper_subnets(&self, devices: &[InterfaceAddress], subnets: &[Prefix]) -> Option<FieldError> {
+        let is_upper = |own: &&InterfaceAddress| !self.interfaces.contains(&own.interface);
+        let upper: BTreeSet<String> = devices
+            .iter()
+            .filter(is_upper)
+            .flat_map(|own| {
+                let subnets = addresses::subnets_of(std::slice::from_ref(own));
+                subnets
+                    .into_iter()
+                    .map(|subnet| format!("{subnet} of {}", own.interface))
+            })
+            .collect();
+        if self.device_prefixes.is_some() || self.interfaces.is_empty() || upper.is_empty() {
+            return None;
+        }
+        let upper: Vec<String> = upper.into_iter().collect();
+        let subnets: Vec<String> = subnets.iter().map(|subnet| format!("\"{subnet}\"")).collect();
+        let problem = format!(
+            "device_prefixes is not set, so all addresses in {} are devices': an enrolled device can use the address of a \
+             service there; keep the subnets that only devices are in: device_prefixes = [{}]",
+            upper.join(", "),
+            subnets.join(", ")
+        );
+        Some(FieldError::new(&["gateway"], problem))
     }
 
     /// Without interfaces: what this machine has on the links of the addresses that devices send to.
@@ -173,7 +226,7 @@ fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 #[cfg(test)]
 mod tests {
     use super::super::GatewayConfig;
-    use super::{Prefix, merged};
+    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, merged};
 
     const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
 
@@ -199,6 +252,55 @@ mod tests {
         let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).into();
         let kept: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
         assert_eq!(kept, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
+    }
+
+    /// A trunk with a VLAN of devices and a VLAN of services, and a bridge whose ports are on both sides.
+    #[test]
+    fn subnets_on_the_way_to_services_are_not_devices_and_others_of_what_lies_on_an_interface_are_listed() {
+        let found = |more: &str| {
+            let text = format!("[gateway]\nid = 7\ninterfaces = [\"eth1\"]\n{more}\n{REGISTRY}");
+            let section = parse(&text).gateway;
+            let of = |interface: &str, address: &str| {
+                let address = address.parse().unwrap();
+                let subnet = Prefix::around(address, 24).unwrap();
+                InterfaceAddress {
+                    interface: interface.to_owned(),
+                    own: OwnAddress { address, subnet },
+                }
+            };
+            let [devices, services, bridge] = [
+                of("eth1.100", "10.1.0.1"),
+                of("eth1.200", "10.2.0.1"),
+                of("br0", "10.3.0.1"),
+            ];
+            let behind = |name: &str| match name {
+                "eth1" => vec![devices.clone(), services.clone(), bridge.clone()],
+                "eth1.200" => vec![services.clone()],
+                "eth2" => vec![bridge.clone()],
+                _ => panic!("{name}"),
+            };
+            let mut lacking = Vec::new();
+            let (here, devices) = section.sides(behind, &mut lacking);
+            assert_eq!((here.len(), lacking), (3, Vec::new()));
+            let subnets = merged(addresses::subnets_of(&devices));
+            let texts: Vec<String> = subnets.iter().map(ToString::to_string).collect();
+            let warning = section.upper_subnets(&devices, &subnets);
+            (texts.join(" "), warning.map(|warning| warning.problem))
+        };
+        let (subnets, warning) = found("");
+        assert_eq!(subnets, "10.1.0.0/24 10.2.0.0/24 10.3.0.0/24");
+        let warning = warning.unwrap();
+        for part in [
+            "10.1.0.0/24 of eth1.100, 10.2.0.0/24 of eth1.200, 10.3.0.0/24 of br0",
+            "device_prefixes = [\"10.1.0.0/24\", \"10.2.0.0/24\", \"10.3.0.0/24\"]",
+        ] {
+            assert!(warning.contains(part), "{warning}");
+        }
+        let (subnets, warning) = found("forward_to = [\"eth1.200\", \"eth2\"]");
+        assert_eq!(subnets, "10.1.0.0/24");
+        assert!(warning.unwrap().contains("device_prefixes = [\"10.1.0.0/24\"]"));
+        let (_, warning) = found("device_prefixes = [\"10.1.0.0/24\"]");
+        assert_eq!(warning, None);
     }
 
     #[test]

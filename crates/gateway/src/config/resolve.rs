@@ -102,6 +102,7 @@ impl GatewayConfig {
                 follows_interfaces: false,
                 others: Vec::new(),
                 without_subnet: Vec::new(),
+                upper_subnets: None,
             },
         )
         .map(drop)
@@ -123,6 +124,7 @@ impl GatewayConfig {
             false => return Err(errors),
         };
         let without_subnet = std::mem::take(&mut addresses.without_subnet);
+        let upper_subnets = addresses.upper_subnets.take();
         let mut config = self.plane(hash_seed, classic_seed, addresses)?;
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
@@ -137,6 +139,7 @@ impl GatewayConfig {
             config,
             settings: self.settings(),
             without_subnet,
+            upper_subnets,
             interfaces,
             forward_to,
             desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),

@@ -30,11 +30,18 @@ pub(super) struct Limits {
     devices: HashMap<DeviceId, Asking>,
 }
 
+/// A question: its session, and its serial number in that session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) session: SessionId,
+    pub(super) serial: u64,
+}
+
 /// What becomes of a question that was proven to be of a session that is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It goes to the controller.
-    HandOn,
+    /// It goes to the controller, if [`Limits::answer`] has no answer to it by then.
+    HandOn(Question),
     /// A copy of one that was answered: this is the answer.
     Answered(Vec<u8>),
     /// It is older than another one of its session, or above a limit.
@@ -55,6 +62,15 @@ struct Asking {
     handed_on: (u64, u32),
     /// From which second on it has its whole share again.
     whole_at: u64,
+}
+
+impl Asking {
+    fn newest(&self) -> Question {
+        Question {
+            session: self.session,
+            serial: self.serial,
+        }
+    }
 }
 
 /// A count that begins anew with each second.
@@ -117,12 +133,20 @@ impl Limits {
         asking.copies = (second, copies + 1);
         asking.handed_on = (second, of_device + 1);
         self.handed_on += 1;
-        Admission::HandOn
+        Admission::HandOn(Question { session, serial })
     }
 
-    /// Keeps the controller's answer to the question that was handed on last of this device.
-    pub(super) fn keep_answer(&mut self, device: DeviceId, answer: &[u8]) {
-        if let Some(asking) = self.devices.get_mut(&device) {
+    /// The answer to a question of this device, if that is the newest one and was answered since it was admitted.
+    pub(super) fn answer(&self, device: DeviceId, question: Question) -> Option<Vec<u8>> {
+        let asking = self.devices.get(&device)?;
+        asking.answer.clone().filter(|_| asking.newest() == question)
+    }
+
+    /// Keeps the controller's answer to a question of this device. Only the answer to the newest one is kept: a newer question may have
+    /// been admitted before this one was answered.
+    pub(super) fn keep_answer(&mut self, device: DeviceId, question: Question, answer: &[u8]) {
+        let asking = self.devices.get_mut(&device);
+        if let Some(asking) = asking.filter(|asking| asking.newest() == question) {
             asking.answer = Some(answer.to_vec());
         }
     }
@@ -149,6 +173,13 @@ mod tests {
         SessionId::from_wire([number; 8]).unwrap()
     }
 
+    fn question(number: u8, serial: u64) -> Question {
+        Question {
+            session: session(number),
+            serial,
+        }
+    }
+
     /// Gives each question the next serial number.
     #[derive(Default)]
     struct Desk {
@@ -162,7 +193,7 @@ mod tests {
             let admission = self
                 .limits
                 .admit(DeviceId(device), (session(1), 0), self.serial, at_ns);
-            admission == Admission::HandOn
+            matches!(admission, Admission::HandOn(_))
         }
     }
 
@@ -218,7 +249,7 @@ mod tests {
                 copies.count()
             };
             // Ten a second, two of each.
-            let handed_on = count(serial, Admission::HandOn);
+            let handed_on = count(serial, Admission::HandOn(question(1, serial)));
             assert_eq!(handed_on, if serial <= 5 { 2 } else { 0 }, "of question {serial}");
             assert_eq!(
                 count(serial - 1, Admission::Refused),
@@ -227,8 +258,10 @@ mod tests {
             );
         }
         for serial in 101..=200 {
-            assert_eq!(ask(&mut limits, session(1), serial, serial), Admission::HandOn);
-            limits.keep_answer(DeviceId(1), b"answer");
+            let new = question(1, serial);
+            let first = ask(&mut limits, session(1), serial, serial);
+            assert_eq!(first, Admission::HandOn(new));
+            limits.keep_answer(DeviceId(1), new, b"answer");
             let again = ask(&mut limits, session(1), serial, serial);
             assert_eq!(
                 again,
@@ -237,7 +270,30 @@ mod tests {
             );
         }
         let new = ask(&mut limits, session(2), 1, 201);
-        assert_eq!(new, Admission::HandOn, "a new session counts anew");
+        assert_eq!(
+            new,
+            Admission::HandOn(question(2, 1)),
+            "a new session counts anew"
+        );
+    }
+
+    #[test]
+    fn an_answer_is_kept_only_for_the_newest_question() {
+        let mut limits = Limits::default();
+        let admit =
+            |limits: &mut Limits, of: Question| limits.admit(DeviceId(1), (of.session, 0), of.serial, NS);
+        let (first, second, renewed) = (question(1, 1), question(1, 2), question(2, 2));
+        for (older, newer) in [(first, second), (second, renewed)] {
+            assert_eq!(admit(&mut limits, older), Admission::HandOn(older));
+            assert_eq!(admit(&mut limits, newer), Admission::HandOn(newer));
+            limits.keep_answer(DeviceId(1), older, b"older");
+            assert_eq!(limits.answer(DeviceId(1), newer), None);
+            assert_eq!(admit(&mut limits, newer), Admission::HandOn(newer));
+            limits.keep_answer(DeviceId(1), newer, b"newer");
+            assert_eq!(limits.answer(DeviceId(1), newer), Some(b"newer".to_vec()));
+            assert_eq!(limits.answer(DeviceId(1), older), None);
+            limits = Limits::default();
+        }
     }
 
     #[test]
