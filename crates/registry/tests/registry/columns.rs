@@ -82,7 +82,9 @@ async fn attested(registry: &Registry) {
 #[tokio::test]
 async fn a_value_of_another_type_spares_the_other_records() {
     let (_directory, path) = full_file().await;
-    let whole = fs::read(&path).unwrap();
+    // With its count beside it, or its old contents would be those of a restore.
+    let record = path.with_file_name("fleet.registry.storage");
+    let [whole, count] = [&path, &record].map(|path| fs::read(path).unwrap());
     let tables = [
         ("device", "device_id"),
         ("credential", "device_id"),
@@ -112,6 +114,7 @@ async fn a_value_of_another_type_spares_the_other_records() {
                     let _ = fs::remove_file(path.with_file_name(sibling));
                 }
                 fs::write(&path, &whole).unwrap();
+                fs::write(&record, &count).unwrap();
                 let statement = format!(
                     "PRAGMA ignore_check_constraints = ON; UPDATE {table} SET {column} = {value} \
                      WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE {id} = 7)"
