@@ -74,6 +74,11 @@ impl Ends {
             self.previous = self.current.take();
             self.current = session.map(DeviceEnd::new);
         }
+        // No datagram passed under a session that has come and gone since the last one.
+        let previous = device.previous().map(|previous| previous.id);
+        if self.previous.as_ref().map(DeviceEnd::session) != previous {
+            self.previous = previous.map(DeviceEnd::new);
+        }
     }
 }
 

@@ -136,11 +136,22 @@ fn prefixes(around: &[(IpAddr, u8)]) -> Vec<Prefix> {
     around.iter().filter_map(prefix).collect()
 }
 
-/// The gateway's addresses that devices do not send to.
+/// All addresses of the gateway, with the lab's subnets.
 #[must_use]
 pub fn other_addresses() -> Vec<OwnAddress> {
-    let addresses = [GATEWAY_SERVICE_SIDE.v4.into(), GATEWAY_SERVICE_SIDE.v6.into()];
-    addresses.map(OwnAddress::alone).into()
+    let addresses = [
+        (GATEWAY.v4.into(), 16),
+        (GATEWAY.v6.into(), 64),
+        (GATEWAY_SERVICE_SIDE.v4.into(), 24),
+        (GATEWAY_SERVICE_SIDE.v6.into(), 64),
+    ];
+    let own = |(address, bits)| {
+        Some(OwnAddress {
+            address,
+            subnet: Prefix::around(address, bits)?,
+        })
+    };
+    addresses.into_iter().filter_map(own).collect()
 }
 
 const DEVICE_V4_BASE: u32 = u32::from_be_bytes([10, 66, 1, 0]);

@@ -33,6 +33,7 @@ id = 5
 dataplane = \"p4\"
 addresses = [\"10.9.1.1\"]
 device_prefixes = [\"10.9.0.0/16\"]
+dhcp_servers = [\"10.9.1.1\"]
 gate = \"open\"
 [registry]
 path = \"fleet.registry\"
@@ -279,7 +280,7 @@ fn whose_key_does_not_run_out_is_shut_out_too_when_the_gateway_ends() {
         site.service.socket(at)
     });
     socket.send_to(b"of an open session", quiet).unwrap();
-    // What always passes goes the same way, behind it.
+    // What passes without a session goes the same way, behind it.
     let client = site.device.socket("10.9.1.2:68".parse().unwrap());
     client.send_to(b"a lease", leases).unwrap();
     assert_eq!(server.recv(&mut [0; 32]).unwrap(), 7);

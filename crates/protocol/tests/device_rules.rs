@@ -24,11 +24,14 @@ fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
     let mut done = Vec::new();
     while let Some(due_ms) = device.next_deadline().filter(|due| *due <= until_ms) {
         let output = device.poll(due_ms);
-        assert_ne!(
-            output,
-            Output::None,
-            "a deadline at {due_ms} ms must bring something"
-        );
+        if output == Output::None {
+            // The key of a replaced session is wiped.
+            assert!(
+                device.next_deadline() > Some(due_ms),
+                "a deadline at {due_ms} ms must bring something"
+            );
+            continue;
+        }
         done.push((due_ms, output));
     }
     done
@@ -189,6 +192,7 @@ fn the_session_lives_on_while_it_is_renewed_and_is_opened_for_a_second_more() {
     );
     assert_eq!(device.poll(acked_ms + 999), Output::None);
     assert_eq!(device.previous().map(|previous| previous.id), Some(first));
+    assert_eq!(device.next_deadline(), Some(acked_ms + 1_000));
     assert_eq!(device.poll(acked_ms + 1_000), Output::None);
     assert!(device.previous().is_none());
 }

@@ -47,7 +47,11 @@ impl OracleGateway {
     pub fn start(lab: &Lab, fleet: &[SimulatedDevice], configure: impl FnOnce(&mut GatewayConfig)) -> Self {
         let local = [GATEWAY.v4.into(), GATEWAY.v6.into()];
         let mut config = GatewayConfig {
-            sources: Some(DeviceSources::new(&address::link_prefixes(), &local, &[])),
+            sources: Some(DeviceSources::new(
+                &address::link_prefixes(),
+                &local,
+                &address::other_addresses(),
+            )),
             own_macs: Some(vec![GATEWAY.mac.0]),
             ..GatewayConfig::new(GATEWAY_ID, &local)
         };

@@ -147,8 +147,8 @@ impl Device {
         self.session.as_ref()
     }
 
-    /// The session before it, until the first [`poll`](Self::poll) that is [`PREVIOUS_MS`] after the ACK: only to open what its
-    /// gateway has sealed.
+    /// The session before it, until `poll` finds that [`PREVIOUS_MS`] have passed since the ACK: only to open what its gateway has
+    /// sealed.
     #[must_use]
     pub fn previous(&self) -> Option<&PreviousSession> {
         self.previous.as_ref()
@@ -376,7 +376,8 @@ impl Device {
             Step::AwaitAck(answered) => Some(answered.retransmit.due_ms.min(answered.gives_up_ms())),
         };
         let expiry_ms = self.session.as_ref().map(|session| session.until_ms);
-        [step_ms, expiry_ms].into_iter().flatten().min()
+        let previous_ms = self.previous.as_ref().map(|previous| previous.until_ms);
+        [step_ms, expiry_ms, previous_ms].into_iter().flatten().min()
     }
 
     fn poll_step(&mut self, now_ms: u64) -> Output {

@@ -54,7 +54,14 @@ impl Link {
     fn all_ends(self) -> Vec<Vec<u8>> {
         let sources = [NEAR, "fd66::1:1", "::", "ff02::1", "fd66::fe", "fd77::1"];
         let sinks = [
-            "ff02::1", "ff02::2", SOLICITED, "fe80::9", "fd66::99", "fd66:9::9", "fd77::9", "fd66::fe",
+            "ff02::1",
+            "ff02::2",
+            SOLICITED,
+            "fe80::9",
+            "fd66::99",
+            "fd66:9::9",
+            "fd77::9",
+            "fd66::fe",
         ];
         let mut frames = Vec::new();
         for kind in [133, 134, 135, 136, 137] {
