@@ -18,6 +18,7 @@ use linewarden_dataplane::{Config, DataPlane, Miss};
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::ids::Mode;
 use linewarden_protocol::verdict::Verdict::{self, *};
+use linewarden_protocol::wire::message_type;
 use zerocopy::IntoBytes as _;
 
 use support::device::{Dev, GATEWAY, Response};
@@ -152,7 +153,9 @@ fn the_response_to_a_challenge_gets_through_a_flood_once() {
     let _pinned = support::pin_to_one_cpu();
     for mut side in sides(15) {
         let honest = Dev(1);
-        side.plane().send(&as_miss(&request(honest, 9)), &[0; 64]);
+        let mut challenge = [0; 64];
+        challenge[3] = message_type::CHALLENGE;
+        side.plane().send(&as_miss(&request(honest, 9)), &challenge);
         for number in 2..200 {
             side.send(Dev(number), &request(Dev(number), 1));
             side.send(Dev(number), &response(Dev(number), 1));
