@@ -134,7 +134,7 @@ pub struct Agent {
     /// tried again.
     doubts_session: bool,
     authenticated: bool,
-    losses: losses::Told,
+    losses: losses::Reported,
 }
 
 /// Receives what happens.
@@ -167,7 +167,7 @@ impl Agent {
             told_of_spent_row: false,
             doubts_session: false,
             authenticated: false,
-            losses: losses::Told::default(),
+            losses: losses::Reported::default(),
         }
     }
 

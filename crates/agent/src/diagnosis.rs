@@ -243,10 +243,10 @@ mod tests {
                 && told.contains("in quarantine (`linewarden attest explain"),
             "{told}"
         );
-        let told = why(&answers, nak);
+        let cause = why(&answers, nak);
         assert!(
-            told.contains("no rows left") && told.contains("device enroll --replace"),
-            "{told}"
+            cause.contains("no rows left") && cause.contains("device enroll --replace"),
+            "{cause}"
         );
         answers.note_failed_reading();
         assert_eq!(why(&answers, None), "the PUF could not be read");

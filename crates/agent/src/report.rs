@@ -170,7 +170,7 @@ pub enum Report {
     },
     /// What the tunnels have carried, told once, at the end.
     Tunnelled(TunnelCounts),
-    /// Datagrams that were lost since the start, told when there are more, at most once a minute, and at the end.
+    /// Datagrams that were lost since the start: reported when the counters have risen, at most once a minute, and at the end.
     DatagramsLost {
         /// How many, by where and why; the names are those of [`LOSSES`].
         datagrams: BTreeMap<&'static str, u64>,

@@ -257,7 +257,7 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
 #[test]
 fn datagrams_that_the_kernel_drops_are_counted() {
     const SENT: u64 = 20_000;
-    // Nobody answers there.
+    // No process answers there.
     let gateway = socket(([127, 0, 0, 1], 0));
     let tunnel = Tunnel {
         listen: socket(([127, 0, 0, 1], 0)).local_addr().unwrap(),

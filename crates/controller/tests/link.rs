@@ -396,7 +396,7 @@ fn rows_end_of_nak(reception: &Reception) -> u32 {
     }
 }
 
-/// Only a REQUEST is answered so: whoever sends a RESPONSE gets nothing that he has not proven to be due.
+/// Only a REQUEST gets a NAK: the sender of a RESPONSE that does not verify gets no reply.
 #[tokio::test]
 async fn a_device_without_rows_is_told_so_by_a_nak() {
     let site = Site::with_rows(6).await;
@@ -418,7 +418,7 @@ async fn a_device_without_rows_is_told_so_by_a_nak() {
     assert!(matches!(answers[0], Reception::Silence), "{answers:?}");
 }
 
-/// Nobody needs a key to send a REQUEST, nor to change the statement in a recorded RESPONSE. Neither moves a row.
+/// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither moves a row.
 #[tokio::test]
 async fn forged_statements_spend_no_row_and_move_no_mark() {
     let site = Site::with_rows(60).await;
@@ -457,7 +457,7 @@ async fn forged_statements_spend_no_row_and_move_no_mark() {
                 Some(idx) => assert_eq!(challenge(&reception).idx.get(), idx, "{stated:?}"),
                 None => assert_eq!(rows_end_of_nak(&reception), 60, "{stated:?}"),
             }
-            // A RESPONSE that somebody has recorded, with another statement.
+            // A recorded RESPONSE, with another statement.
             let mut altered = response(POOL, expected.unwrap_or(6), ONE);
             altered.message[16..32].copy_from_slice(&stated.within([9; 16]));
             assert!(site.is_silence(altered).await, "{stated:?}");

@@ -281,7 +281,7 @@ impl Clerk {
             admitted.push((taken, self.admit(taken, session.as_ref(), &mut newest)));
         }
         if !newest.is_empty() {
-            // Before the controller sees them: what it has seen is old to whoever takes the sessions over.
+            // Before the controller sees them: a process that takes the sessions over then refuses what the controller has seen.
             self.plane.with_plane(move |plane| plane.note_tickets(&newest))?;
         }
         let rest = asked.elapsed().saturating_mul(REST).min(REST_MAX);

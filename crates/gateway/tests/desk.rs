@@ -134,7 +134,7 @@ fn a_desk_that_is_opened_anew_knows_which_requests_are_old() {
     assert_eq!(desk.close().limited, 0);
 
     let (desk, at) = open();
-    // Somebody has recorded them.
+    // An attacker has recorded them.
     for question in &questions[..3] {
         socket.send_to(question, at).unwrap();
     }

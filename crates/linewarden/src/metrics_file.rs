@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub struct Page(String);
 
 impl Page {
-    /// A counter with a value for each of its label's; without a label it has the one value of the empty name.
+    /// A counter with one value for each value of the label; without a label, the counter has one value, of the empty name.
     pub fn counter<'n>(
         &mut self,
         name: &str,
@@ -31,7 +31,7 @@ impl Page {
     }
 }
 
-/// The file, replaced as a whole by a thread of its own, so that a slow disk keeps nobody waiting.
+/// The file, replaced as a whole by a thread of its own, so that a slow disk does not block the caller.
 pub struct MetricsFile(SyncSender<String>);
 
 impl MetricsFile {

@@ -121,7 +121,7 @@ pub(crate) async fn note(connection: &mut Connection, storage: &str) -> Result<(
     Ok(())
 }
 
-/// Notes that this is a copy: whoever is served from it first begins a new incarnation.
+/// Notes that this is a copy: the first gateway that is served from it begins a new incarnation.
 pub(crate) async fn note_copy(connection: &mut Connection) -> Result<()> {
     note(connection, COPY).await
 }

@@ -1,4 +1,4 @@
-//! Datagrams that were lost, which nothing else shows.
+//! Counters of datagrams that the agent or the kernel dropped, and when they are reported.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::{Agent, Sink};
 use crate::report::{LOSSES, Report};
 use crate::time::boot_ms;
 
-/// From one look at the counters to the next, ms.
+/// Between two readings of the counters, ms.
 const LOOK_MS: u64 = 10_000;
-/// From one report to the next, ms.
+/// Between two reports, ms.
 const TELL_MS: u64 = 60_000;
 
-/// What was reported last, and when it is looked again.
+/// What was reported last, and when the counters are read again.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Reported {
     losses: [u64; LOSSES.len()],
     look_at_ms: u64,
     /// What the kernel had dropped of sockets to the gateway that are closed.

@@ -156,7 +156,7 @@ impl Device {
 
     /// Whether a RESPONSE is out whose ACK should be here at any moment: [`PROMPT_RESPONSES`] copies have not been sent.
     ///
-    /// The gateway may have replaced the session by the one that the ACK will open; whoever seals messages does well to wait.
+    /// The gateway may have replaced the session by the one that the ACK will open: messages should be sealed after the ACK.
     #[must_use]
     pub fn awaits_prompt_ack(&self) -> bool {
         matches!(&self.step, Step::AwaitAck(answered) if answered.retransmit.sent < PROMPT_RESPONSES)

@@ -33,7 +33,7 @@ whatever he likes in the device's name. With a TPM the key lies in it, works onl
 enrolled, and cannot be copied; that takes two steps. The device makes its identity, which comes with its TPM's certificate \
 and its event log; the offer answers it and is of use to that TPM alone; the device's answer proves that the key arrived. \
 The answer has 300 s from the offer on. The key works in up to eight boots: those of the group's reference value and of what it is \
-being updated to if they have the same PCRs, and each --state. So enroll a device anew while the group is rolled out, before it \
+being updated to if they have the same PCRs, and each --state. So enroll a device again while the group is rolled out, before it \
 starts the next kernel. A device in any other boot is refused with exit code 4, and the PCRs and events that differ are named; \
 `--state current` accepts that boot too. PCRs in a file of --own accept no boot. Where the group has no reference value of PCRs, \
 the boot must be one in which the device's present key works; of a device without such a key, the present boot becomes the \

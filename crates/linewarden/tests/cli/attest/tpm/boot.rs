@@ -56,15 +56,15 @@ impl Bench {
         });
     }
 
-    /// Boots, and begins to enroll the device anew.
-    fn begins_anew(&self, kernel: &[u8], words: &str) -> Said {
+    /// Boots, and begins to enroll the device again.
+    fn begins_again(&self, kernel: &[u8], words: &str) -> Said {
         self.boots(kernel);
         self.identity(Some(log_of(kernel)));
         self.begin(&format!("--trust makers --replace {words}"))
     }
 }
 
-/// The attack: a device that was quarantined for its boot is enrolled anew in that very boot.
+/// The attack: a device that was quarantined for its boot is enrolled again in that very boot.
 #[test]
 fn a_boot_that_led_to_quarantine_gets_no_key() {
     let Some(mut bench) = Bench::new() else {
@@ -82,14 +82,14 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     bench.says(&start, log_of(GOOD));
     bench.is_quarantined();
 
-    let error = bench.begins_anew(CHANGED, "").refused(4);
-    for told in [
+    let error = bench.begins_again(CHANGED, "").refused(4);
+    for expected in [
         "the boot of device 00000000000000d1 is not accepted: it differs from the reference value of group pumps in PCRs 16;",
         "accept the boot that it is in with `--state current`",
         "was entry 1, PCR 16, EV_IPL: kernel 1\n",
         "is entry 1, PCR 16, EV_IPL: kernel 1 with a door",
     ] {
-        assert!(error.contains(told), "{told}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
     assert_eq!(bench.offers(), 0);
 
@@ -117,10 +117,10 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
         lie["pcrs"]["values"][pcr.to_string()] = value.to_string().into();
     }
     fs::write(bench.site.path("d1.identity"), lie.to_string()).unwrap();
-    let told = bench.begin("--trust makers --replace").ok();
+    let output = bench.begin("--trust makers --replace").ok();
     assert!(
-        told.contains("the device is in the boot of the reference value of group pumps"),
-        "{told}"
+        output.contains("the device is in the boot of the reference value of group pumps"),
+        "{output}"
     );
     let offer: Offer = from_json(&fs::read(bench.site.path("d1.offer")).unwrap()).unwrap();
     assert!(bench.emulator.open().accept(&bench.keys, &offer).is_err());
@@ -143,23 +143,23 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
         });
     };
     roll_out(2);
-    let error = bench.begins_anew(CHANGED, "").refused(4);
+    let error = bench.begins_again(CHANGED, "").refused(4);
     assert!(!error.contains("roll-out"), "{error}");
     roll_out(super::super::rounds::now_s() + 3_600);
-    let told = bench.begins_anew(CHANGED, "").ok();
+    let output = bench.begins_again(CHANGED, "").ok();
     assert!(
-        told.contains("in the boot of the roll-out of group pumps")
-            && told.contains("the key works in 2 states"),
-        "{told}"
+        output.contains("in the boot of the roll-out of group pumps")
+            && output.contains("the key works in 2 states"),
+        "{output}"
     );
     bench.forget_offer();
     bench.site.on_registry("attest group withdraw pumps").ok();
 
     // And by the operator's word.
-    bench.begins_anew(CHANGED, "--state changed.conf").ok();
+    bench.begins_again(CHANGED, "--state changed.conf").ok();
     bench.forget_offer();
-    let told = json(&bench.begins_anew(CHANGED, "--state current --json").ok());
-    assert_eq!(told["accepted"]["by"], "operator");
+    let output = json(&bench.begins_again(CHANGED, "--state current --json").ok());
+    assert_eq!(output["accepted"]["by"], "operator");
     bench.answer();
     // Accepted for the devices of one group, it is not for those of another.
     bench
@@ -183,35 +183,35 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_the_reference() {
         return;
     };
     bench.identity(Some(log_of(GOOD)));
-    let told = bench.begin("--trust makers").ok();
+    let output = bench.begin("--trust makers").ok();
     assert!(
-        told.contains("the boot that the device is in becomes its reference, PCRs 0,16 of sha256"),
-        "{told}"
+        output.contains("the boot that the device is in becomes its reference, PCRs 0,16 of sha256"),
+        "{output}"
     );
     bench.answer();
     bench.finish("").ok();
     fs::remove_file(bench.site.path("d1.offer")).unwrap();
 
-    let error = bench.begins_anew(CHANGED, "").refused(4);
+    let error = bench.begins_again(CHANGED, "").refused(4);
     assert!(
         error.contains("it differs from the boot in which its present key was enrolled in PCRs 16;")
             && error.contains("no event log of the accepted boot is known"),
         "{error}"
     );
-    let told = json(&bench.begins_anew(GOOD, "--json").ok());
-    assert_eq!(told["accepted"]["by"], "earlier_key");
+    let output = json(&bench.begins_again(GOOD, "--json").ok());
+    assert_eq!(output["accepted"]["by"], "earlier_key");
     bench.forget_offer();
 
     // Nor is a device in quarantine new because its key was removed.
     bench.is_quarantined();
     bench.site.on_registry("attest remove d1").ok();
-    let error = bench.begins_anew(CHANGED, "").refused(4);
+    let error = bench.begins_again(CHANGED, "").refused(4);
     assert!(
         error.contains("the device is in quarantine, and group pumps has no reference value of PCRs"),
         "{error}"
     );
     assert_eq!(bench.offers(), 0);
-    bench.begins_anew(CHANGED, "--state current").ok();
+    bench.begins_again(CHANGED, "--state current").ok();
 }
 
 /// The attack: the operator measures the changed device, and names the result as the device's own entries.
@@ -230,15 +230,15 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
     bench.enrolls("");
     bench.is_quarantined();
 
-    let error = bench.begins_anew(CHANGED, "--own changed.conf").refused(4);
-    for told in [
+    let error = bench.begins_again(CHANGED, "--own changed.conf").refused(4);
+    for expected in [
         "it differs from the reference value of group pumps in PCRs 16;",
         "changed.conf: its PCRs 0,16 do not accept the boot in which they were measured",
     ] {
-        assert!(error.contains(told), "{told}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
     // From an accepted boot such values would be stored, and accept the changed boot the next time.
-    let error = bench.begins_anew(GOOD, "--own changed.conf").refused(4);
+    let error = bench.begins_again(GOOD, "--own changed.conf").refused(4);
     assert!(
         error.contains("changed.conf: its PCRs 0,16 are not those of the boot that the device is in"),
         "{error}"
@@ -252,7 +252,7 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
             "attest enroll d1 --group pumps --software --key-out d1.key --own changed.conf --replace",
         )
         .ok();
-    let error = bench.begins_anew(CHANGED, "").refused(4);
+    let error = bench.begins_again(CHANGED, "").refused(4);
     assert!(
         error.contains("the device's own entries: its PCRs 0,16 do not accept the boot"),
         "{error}"
@@ -260,21 +260,21 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
     assert_eq!(bench.offers(), 0);
 
     // Accepted by the operator, they are accepted from then on, and no others.
-    let told = json(
+    let output = json(
         &bench
-            .begins_anew(CHANGED, "--own changed.conf --state current --json")
+            .begins_again(CHANGED, "--own changed.conf --state current --json")
             .ok(),
     );
-    assert_eq!(told["accepted"]["by"], "operator");
+    assert_eq!(output["accepted"]["by"], "operator");
     bench.answer();
     bench.finish("--replace").ok();
     fs::remove_file(bench.site.path("d1.offer")).unwrap();
     for words in ["--json", "--own changed.conf --json"] {
-        let told = json(&bench.begins_anew(CHANGED, words).ok());
-        assert_eq!(told["accepted"]["by"], "reference", "{words}: {told}");
+        let output = json(&bench.begins_again(CHANGED, words).ok());
+        assert_eq!(output["accepted"]["by"], "reference", "{words}: {output}");
         bench.forget_offer();
     }
-    bench.begins_anew(GOOD, "").refused(4);
+    bench.begins_again(GOOD, "").refused(4);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
     fs::remove_file(bench.site.path("d1.offer")).unwrap();
 
     // Those of before, which nothing names.
-    bench.begins_anew(GOOD, "").ok();
+    bench.begins_again(GOOD, "").ok();
     bench.answer();
     let error = bench.finish("--replace --own serial-2.conf").refused(2);
     assert!(
@@ -316,7 +316,7 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
     fs::remove_file(bench.site.path("d1.offer")).unwrap();
 
     // Others, named once or twice.
-    bench.begins_anew(GOOD, "--own serial-2.conf").ok();
+    bench.begins_again(GOOD, "--own serial-2.conf").ok();
     bench.answer();
     bench.finish("--replace --own serial-2.conf").ok();
     assert_eq!(overlay(&bench), Some(serial(2).encode()));
