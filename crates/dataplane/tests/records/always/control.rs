@@ -1,0 +1,55 @@
+//! Control protocols of the link, which pass if the operator has named them.
+
+use linewarden_protocol::gateway::ControlProtocol;
+use linewarden_protocol::verdict::Verdict::*;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+
+use super::{changed, end};
+use crate::records::{Record, record};
+use crate::support::device::B;
+
+/// A message of each named protocol to each of its addresses.
+fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
+    let to = |(mac, ether_type): &([u8; 6], u16)| {
+        let to = Endpoint {
+            mac: *mac,
+            ..end("10.66.0.9")
+        };
+        let from = Endpoint {
+            mac: B.mac(),
+            ..end("10.66.128.2")
+        };
+        let ether_type = if *ether_type == 0 { 46 } else { *ether_type };
+        FrameBuilder::new(from, to).ethernet(ether_type, &[2; 46])
+    };
+    protocol.addresses().iter().map(to).collect()
+}
+
+/// Whether it passes where the operator has named all, and nowhere else.
+pub(super) fn records(named: bool) -> Vec<Record> {
+    let mut records = Vec::new();
+    for protocol in ControlProtocol::ALL {
+        let is_bridge_s = matches!(protocol, ControlProtocol::Stp | ControlProtocol::Cdp);
+        let verdict = match (named, is_bridge_s) {
+            (true, _) => PassAlways,
+            (false, true) => DropGateRole,
+            (false, false) => DropGateType,
+        };
+        for (number, frame) in control(*protocol).into_iter().enumerate() {
+            // Of another type, or to a host.
+            let (other, host) = (changed(frame.clone(), 13, 0xff), changed(frame.clone(), 0, 0x02));
+            let name = format!("{}, address {number}, named {named}", protocol.name());
+            let record =
+                |name, frame: Vec<u8>, verdict| record(name, |_| {}, move |_| frame.clone(), verdict);
+            records.push(record(format!("{name}, to a host"), host, DropGateType));
+            let is_llc = other[12] < 6;
+            if !is_llc {
+                records.push(record(format!("{name}, another type"), other, DropGateType));
+            }
+            records.push(record(name, frame, verdict));
+        }
+    }
+    records
+}

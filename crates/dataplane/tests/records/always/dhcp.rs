@@ -1,0 +1,130 @@
+//! ARP, and DHCP to all or to servers that the operator has named.
+
+use std::net::IpAddr;
+
+use linewarden_protocol::verdict::Verdict::*;
+
+use super::{ALL_NODES, Case, GLOBAL, NEAR, between, changed, padded, ports};
+use crate::records::{Record, record};
+use crate::support::shape::{DHCP_SERVER, DHCP_SERVER6};
+
+pub(super) fn cases() -> Vec<Case> {
+    let arp = between("10.66.128.1", "10.66.0.9").arp_request();
+    let discover = between("0.0.0.0", "255.255.255.255").dhcp();
+    let solicit = between(NEAR, "ff02::1:2").dhcp();
+    vec![
+        ("an ARP request", arp.clone(), true),
+        ("an ARP reply", changed(arp.clone(), 21, 2), true),
+        (
+            "an ARP request in a VLAN",
+            between("10.66.128.1", "10.66.0.9").vlan(9).arp_request(),
+            true,
+        ),
+        ("another operation of ARP", changed(arp.clone(), 21, 3), false),
+        ("ARP of another network", changed(arp.clone(), 16, 9), false),
+        ("ARP with longer addresses", changed(arp.clone(), 18, 8), false),
+        ("ARP with padding", padded(&arp, 18), true),
+        ("ARP with more behind it", padded(&arp, 19), false),
+        ("ARP that is cut off", arp[..41].to_vec(), false),
+        ("DHCP to all", discover.clone(), true),
+        (
+            "DHCP to all, from an address",
+            between("10.66.128.1", "255.255.255.255").dhcp(),
+            true,
+        ),
+        ("DHCP with more behind it", padded(&discover, 19), false),
+        (
+            "DHCP to a service",
+            between("10.66.128.1", "10.77.0.1").dhcp(),
+            false,
+        ),
+        (
+            "DHCP to the gateway",
+            between("10.66.128.1", "10.66.0.254").dhcp(),
+            false,
+        ),
+        (
+            "DHCP to the network's broadcast address",
+            between("10.66.128.1", "10.66.255.255").dhcp(),
+            false,
+        ),
+        ("DHCPv6 to the link's relays", solicit.clone(), true),
+        (
+            "DHCPv6 from an address that is routed",
+            between(GLOBAL, "ff02::1:2").dhcp(),
+            false,
+        ),
+        (
+            "DHCPv6 to the site's servers",
+            between(NEAR, "ff05::1:3").dhcp(),
+            false,
+        ),
+        ("DHCPv6 to a service", between(GLOBAL, "fd77::1").dhcp(), false),
+        ("DHCPv6 to all nodes", between(NEAR, ALL_NODES).dhcp(), false),
+        ("DHCP's ports on IPv6", ports(NEAR, "ff02::1:2", (68, 67)), false),
+        (
+            "DHCPv6's ports on IPv4",
+            ports("0.0.0.0", "255.255.255.255", (546, 547)),
+            false,
+        ),
+        (
+            "DHCP's port from another",
+            ports("0.0.0.0", "255.255.255.255", (69, 67)),
+            false,
+        ),
+        (
+            "ports of the same sum",
+            ports("0.0.0.0", "255.255.255.255", (66, 69)),
+            false,
+        ),
+        (
+            "ports of the same sum, IPv6",
+            ports(NEAR, "ff02::1:2", (545, 548)),
+            false,
+        ),
+    ]
+}
+
+/// Servers that the operator has named.
+pub(super) fn servers() -> Vec<Record> {
+    let named = [DHCP_SERVER, DHCP_SERVER6].map(|server: IpAddr| server.to_string());
+    let frames = [
+        (
+            "DHCP to a server",
+            between("10.66.128.1", &named[0]).dhcp(),
+            PassAlways,
+        ),
+        (
+            "DHCP to another server",
+            between("10.66.128.1", "10.77.0.10").dhcp(),
+            DropGate,
+        ),
+        (
+            "DHCPv6 to a server",
+            between(GLOBAL, &named[1]).dhcp(),
+            PassAlways,
+        ),
+        (
+            "DHCPv6 to the site's servers",
+            between(NEAR, "ff05::1:3").dhcp(),
+            PassAlways,
+        ),
+        (
+            "DHCPv6 to another server",
+            between(GLOBAL, "fd77::10").dhcp(),
+            DropGate,
+        ),
+        (
+            "DHCP to all",
+            between("0.0.0.0", "255.255.255.255").dhcp(),
+            PassAlways,
+        ),
+        (
+            "a server's reply from a device",
+            ports(&named[0], "255.255.255.255", (67, 68)),
+            DropGateRole,
+        ),
+    ];
+    let records = frames.map(|(name, frame, verdict)| record(name, |_| {}, move |_| frame.clone(), verdict));
+    records.into()
+}

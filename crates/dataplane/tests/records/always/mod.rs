@@ -1,0 +1,227 @@
+//! What passes a gate without a session, what no device may send, and what passes with one although it has options
+//! (LAP/1 1.4.17).
+
+mod control;
+mod dhcp;
+mod membership;
+mod neighbor;
+
+use std::net::IpAddr;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, group, record};
+use crate::support::device::{A, gateway_end, service_end};
+use crate::support::shape::Shape;
+use crate::support::world::World;
+
+const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+/// A link-local address of a device's, and of another node.
+const NEAR: &str = "fe80::1:2";
+const OTHER: &str = "fe80::9";
+const ALL_NODES: &str = "ff02::1";
+const ALL_ROUTERS: &str = "ff02::2";
+const SOLICITED: &str = "ff02::1:ff00:9";
+/// Behind the gateway, and in a device's own /64.
+const FAR: &str = "fd77::9";
+const BESIDE: &str = "fd66::1:99";
+const OWN: &str = "fd66::fe";
+const GLOBAL: &str = "fd66::1:1";
+
+fn end(ip: &str) -> Endpoint {
+    let ip: IpAddr = ip.parse().unwrap();
+    Endpoint {
+        mac: if ip.is_multicast() {
+            GROUP
+        } else {
+            service_end(true).mac
+        },
+        ip,
+        port: 9,
+    }
+}
+
+fn between(from: &str, to: &str) -> FrameBuilder {
+    let from = Endpoint {
+        mac: A.mac(),
+        ..end(from)
+    };
+    FrameBuilder::new(from, end(to))
+}
+
+/// Neighbor discovery from here to there, with the right hop limit: type, and what is behind the checksum.
+fn nd(from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
+    between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
+}
+
+fn ports(from: &str, to: &str, ports: (u16, u16)) -> Vec<u8> {
+    let (mut source, mut sink) = (end(from), end(to));
+    source.mac = A.mac();
+    (source.port, sink.port) = ports;
+    FrameBuilder::new(source, sink).udp(&[7; 300])
+}
+
+/// The same, with its code, hop limit or length field changed.
+fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
+    frame[at] = value;
+    frame
+}
+
+fn padded(frame: &[u8], bytes: usize) -> Vec<u8> {
+    [frame, &vec![0xaa; bytes]].concat()
+}
+
+type Case = (&'static str, Vec<u8>, bool);
+
+/// What the gate says where a frame does not pass.
+fn closed(frame: &[u8]) -> Verdict {
+    match (frame[12], frame[13]) {
+        (0x08, 0x00) | (0x86, 0xdd) => DropGate,
+        _ => DropGateType,
+    }
+}
+
+fn listed() -> Vec<Record> {
+    let cases = neighbor::cases().into_iter().chain(dhcp::cases());
+    let records = cases.map(|(name, frame, passes)| {
+        let verdict = if passes { PassAlways } else { closed(&frame) };
+        record(name, |_| {}, move |_| frame.clone(), verdict)
+    });
+    records.collect()
+}
+
+/// Frames of routers, DHCP servers and bridges.
+fn roles() -> Vec<(String, Vec<u8>)> {
+    let llc = |mac: [u8; 6]| {
+        let to = Endpoint {
+            mac,
+            ..end("10.66.0.9")
+        };
+        let from = Endpoint {
+            mac: A.mac(),
+            ..end("10.66.128.1")
+        };
+        FrameBuilder::new(from, to).ethernet(38, &[0x42; 46])
+    };
+    let mut roles = vec![
+        (
+            "a DHCP server's reply".to_owned(),
+            ports("10.66.0.9", "255.255.255.255", (67, 68)),
+        ),
+        (
+            "a DHCP server's reply to one host".to_owned(),
+            ports("10.66.0.9", "10.66.128.2", (67, 68)),
+        ),
+        (
+            "a DHCPv6 server's reply".to_owned(),
+            ports(NEAR, OTHER, (547, 546)),
+        ),
+        (
+            "a DHCP server's message from another port".to_owned(),
+            ports("10.66.0.9", "255.255.255.255", (30067, 68)),
+        ),
+        (
+            "a DHCP server's message from a client's port".to_owned(),
+            ports("10.66.0.9", "10.66.128.2", (68, 68)),
+        ),
+        (
+            "a DHCPv6 server's message from another port".to_owned(),
+            ports(NEAR, OTHER, (30547, 546)),
+        ),
+        (
+            "a router advertisement".to_owned(),
+            nd(NEAR, ALL_NODES, 134, &[0; 12]),
+        ),
+        (
+            "a router advertisement of no form".to_owned(),
+            between(GLOBAL, FAR).icmpv6(134, &[0; 900]),
+        ),
+        ("a redirect".to_owned(), nd(NEAR, OTHER, 137, &[0; 36])),
+        (
+            "a query for groups, IPv6".to_owned(),
+            nd(NEAR, ALL_NODES, 130, &[0; 20]),
+        ),
+        (
+            "a redirect, IPv4".to_owned(),
+            between("10.66.0.9", "10.66.128.2").ip(1, &[5, 0, 0, 0, 1, 2, 3, 4]),
+        ),
+        (
+            "a router advertisement, IPv4".to_owned(),
+            between("10.66.0.9", "224.0.0.1").ip(1, &[9, 0, 0, 0, 1, 2]),
+        ),
+        (
+            "a query for groups, IPv4".to_owned(),
+            between("10.66.0.9", "224.0.0.1").ip(2, &[0x11, 0, 0, 0, 0, 0, 0, 0]),
+        ),
+    ];
+    let bridges = [
+        [0x01, 0x80, 0xc2, 0, 0, 0],
+        [0x01, 0x80, 0xc2, 0, 0, 8],
+        [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd],
+        [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcc],
+    ];
+    roles.extend(bridges.map(|mac| (format!("a bridge's, to {mac:02x?}"), llc(mac))));
+    roles
+}
+
+fn with_session(w: &mut World) {
+    w.pool(A, 0, 4);
+    w.open_bound(A, false);
+}
+
+fn no_device_s() -> Vec<Record> {
+    let mut records = Vec::new();
+    for (name, frame) in roles() {
+        let again = frame.clone();
+        records.push(record(name.clone(), |_| {}, move |_| frame.clone(), DropGateRole));
+        let name = format!("{name}, of a live session");
+        records.push(record(name, with_session, move |_| again.clone(), DropGateRole));
+    }
+    records
+}
+
+/// Every type of ICMPv6, between neighbors.
+fn types() -> Vec<Record> {
+    let types = (0..=255).map(|kind| {
+        let verdict = match kind {
+            133 | 135 | 136 => PassAlways,
+            130 | 134 | 137 => DropGateRole,
+            _ => DropGate,
+        };
+        let frame = nd(NEAR, OTHER, kind, &[0; 20][..if kind == 133 { 4 } else { 20 }]);
+        record(
+            format!("ICMPv6 type {kind}"),
+            |_| {},
+            move |_| frame.clone(),
+            verdict,
+        )
+    });
+    types.collect()
+}
+
+pub fn groups() -> Vec<Group> {
+    assert_eq!(gateway_end(true).ip, OWN.parse::<IpAddr>().unwrap());
+    let exact = || {
+        let records = [
+            listed(),
+            neighbor::prefixes(),
+            no_device_s(),
+            types(),
+            control::records(false),
+        ];
+        records.into_iter().flatten()
+    };
+    let named = || control::records(true).into_iter().chain(dhcp::servers());
+    let sealed_named = Shape {
+        lists: true,
+        ..Shape::SEALED
+    };
+    vec![
+        group(Shape::OPEN, exact().chain(membership::records()).collect()),
+        group(Shape::LISTED, named().collect()),
+        group(Shape::SEALED, exact().collect()),
+        group(sealed_named, named().collect()),
+    ]
+}

@@ -1,0 +1,188 @@
+//! Neighbor discovery: its exact form, what looks like it, and which neighbors it is between.
+
+use std::net::Ipv6Addr;
+
+use linewarden_protocol::verdict::Verdict::*;
+
+use super::{
+    ALL_NODES, ALL_ROUTERS, BESIDE, Case, FAR, GLOBAL, NEAR, OTHER, OWN, SOLICITED, between, changed, nd,
+    padded,
+};
+use crate::records::{Record, record};
+
+/// Four reserved bytes, a target, and options.
+fn target(ip: &str, options: &[u8]) -> Vec<u8> {
+    let ip: Ipv6Addr = ip.parse().unwrap();
+    [&[0; 4][..], &ip.octets(), options].concat()
+}
+
+/// So many options of eight bytes.
+fn options(count: usize) -> Vec<u8> {
+    [14, 1, 1, 2, 3, 4, 5, 6].repeat(count)
+}
+
+/// Frames in their exact form and in others: whether they pass without a session.
+pub(super) fn cases() -> Vec<Case> {
+    let ns = |to: &str| nd(NEAR, to, 135, &target(OTHER, &options(1)));
+    let na = |from: &str, to: &str| nd(from, to, 136, &target(from, &[]));
+    vec![
+        ("a router solicitation", nd(NEAR, ALL_ROUTERS, 133, &[0; 4]), true),
+        (
+            "one before there is an address",
+            nd("::", ALL_ROUTERS, 133, &[0; 4]),
+            true,
+        ),
+        ("one to all nodes", nd(NEAR, ALL_NODES, 133, &[0; 4]), false),
+        ("a neighbor solicitation", ns(SOLICITED), true),
+        ("one to all nodes, which is no group of it", ns(ALL_NODES), false),
+        (
+            "one for an address that may be taken",
+            nd("::", SOLICITED, 135, &target(NEAR, &[])),
+            true,
+        ),
+        (
+            "one without source to one host",
+            nd("::", OTHER, 135, &target(NEAR, &[])),
+            false,
+        ),
+        ("one to a neighbor", ns(OTHER), true),
+        ("one from a neighbor's view to a service", ns(FAR), true),
+        (
+            "one to the gateway",
+            nd(GLOBAL, OWN, 135, &target(OWN, &options(1))),
+            true,
+        ),
+        (
+            "one to the same network",
+            nd(GLOBAL, BESIDE, 135, &target(BESIDE, &[])),
+            true,
+        ),
+        (
+            "one to another network",
+            nd(GLOBAL, FAR, 135, &target(FAR, &[])),
+            false,
+        ),
+        (
+            "one about a group",
+            nd(NEAR, SOLICITED, 135, &target(ALL_NODES, &[])),
+            false,
+        ),
+        (
+            "one from a group",
+            nd(ALL_NODES, OTHER, 135, &target(OTHER, &[])),
+            false,
+        ),
+        ("a neighbor advertisement", na(NEAR, OTHER), true),
+        ("one to all nodes, unasked", na(GLOBAL, ALL_NODES), true),
+        ("one to all routers", na(GLOBAL, ALL_ROUTERS), false),
+        ("one to another network, unasked", na(GLOBAL, FAR), false),
+        (
+            "a hop limit of 64",
+            between(NEAR, SOLICITED).icmpv6(135, &target(OTHER, &[])),
+            false,
+        ),
+        ("a hop limit of 254", changed(ns(SOLICITED), 21, 254), false),
+        ("code 1", changed(ns(SOLICITED), 55, 1), false),
+        (
+            "a target that is cut off",
+            nd(NEAR, SOLICITED, 135, &[0; 19]),
+            false,
+        ),
+        (
+            "a solicitation of 7 B",
+            nd(NEAR, ALL_ROUTERS, 133, &[0; 3]),
+            false,
+        ),
+        (
+            "eight options",
+            nd(NEAR, SOLICITED, 135, &target(OTHER, &options(8))),
+            true,
+        ),
+        (
+            "nine options",
+            nd(NEAR, SOLICITED, 135, &target(OTHER, &options(9))),
+            false,
+        ),
+        ("an option of length 0", changed(ns(SOLICITED), 79, 0), false),
+        (
+            "an option beyond the packet",
+            changed(ns(SOLICITED), 79, 2),
+            false,
+        ),
+        (
+            "a byte of an option",
+            nd(NEAR, SOLICITED, 135, &target(OTHER, &[1])),
+            false,
+        ),
+        (
+            "an option of 64 B",
+            nd(NEAR, SOLICITED, 135, &target(OTHER, &changed(vec![0; 64], 1, 8))),
+            true,
+        ),
+        (
+            "1,400 bytes behind the target",
+            nd(NEAR, SOLICITED, 135, &target(OTHER, &[0x5a; 1400])),
+            false,
+        ),
+        ("padding behind the packet", padded(&ns(SOLICITED), 18), true),
+        (
+            "more than padding behind the packet",
+            padded(&ns(SOLICITED), 19),
+            false,
+        ),
+        (
+            "in a VLAN",
+            between(NEAR, SOLICITED)
+                .vlan(3)
+                .ip_fields(0, 0, 255)
+                .icmpv6(135, &target(OTHER, &[])),
+            true,
+        ),
+        (
+            "behind two tags",
+            between(NEAR, SOLICITED)
+                .tag(0x88a8, 0)
+                .vlan(3)
+                .ip_fields(0, 0, 255)
+                .icmpv6(135, &target(OTHER, &[])),
+            true,
+        ),
+    ]
+}
+
+/// Unicast neighbor discovery with two of the devices' prefixes on one link, and with a part of one /64.
+pub(super) fn prefixes() -> Vec<Record> {
+    const SECOND: &str = "fd66:0:0:1::9";
+    let sets: [(&'static [&'static str], [bool; 5]); 3] = [
+        (
+            &["10.66.0.0/16", "fd66::/64", "fd66:0:0:1::/64"],
+            [true, true, true, false, false],
+        ),
+        (
+            &["10.66.0.0/16", "fd66::/112"],
+            [false, false, true, false, false],
+        ),
+        (&["10.66.0.0/16"], [false; 5]),
+    ];
+    let pairs = [
+        ("one prefix to the other", GLOBAL, SECOND),
+        ("the other prefix", SECOND, GLOBAL),
+        ("a device to its /64", "fd66::1", BESIDE),
+        ("a foreign source to its /64", "fd77::8", FAR),
+        ("a device to a service", GLOBAL, FAR),
+    ];
+    let mut records = Vec::new();
+    for (set, passes) in sets {
+        for ((name, from, to), passes) in pairs.into_iter().zip(passes) {
+            let frame = nd(from, to, 135, &target(to, &options(1)));
+            let verdict = if passes { PassAlways } else { DropGate };
+            records.push(record(
+                format!("neighbor solicitation from {name}, devices in {set:?}"),
+                move |w| w.move_devices(set),
+                move |_| frame.clone(),
+                verdict,
+            ));
+        }
+    }
+    records
+}
