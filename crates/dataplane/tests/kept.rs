@@ -222,6 +222,42 @@ fn a_start_that_fails_takes_nothing_from_the_gate_before() {
     assert!(xdp::release(&elsewhere, interface).unwrap());
 }
 
+/// Whose the directories are does not matter for a release, so that what lies there may be planted.
+#[test]
+fn a_release_takes_nothing_off_other_interfaces_than_its_own() {
+    let filesystem = match capability() {
+        true => BpfFilesystem::mount("mode=0700"),
+        false => return,
+    };
+    let pins = filesystem.0.path().join("gates");
+    let [mine, other] = interfaces();
+    let attached = |interface: u32| {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let hook = libbpf_rs::Xdp::new(null.as_fd());
+        hook.query_id(interface.cast_signed(), XdpFlags::NONE)
+            .is_ok_and(|id| id != 0)
+    };
+    drop(start(&pins, &[mine, other]).unwrap());
+    let (pin, others_pin) = (place(&pins, mine).join("link"), place(&pins, other).join("link"));
+    let aside = filesystem.0.path().join("aside");
+    for plant in [
+        |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to).unwrap(),
+        |from: &Path, to: &Path| std::fs::hard_link(from, to).unwrap(),
+    ] {
+        std::fs::rename(&pin, &aside).unwrap();
+        plant(&others_pin, &pin);
+        let _ = xdp::release(&pins, mine);
+        assert!(attached(mine) && attached(other) && others_pin.exists());
+        // The planted pin is gone with the directory; the right one is put back.
+        std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
+        std::fs::rename(&aside, &pin).unwrap();
+    }
+    for interface in [mine, other] {
+        assert!(xdp::release(&pins, interface).unwrap() && !attached(interface));
+    }
+    assert!(xdp::release_memory(&pins, GATEWAY.0).unwrap());
+}
+
 /// Directories that are still to be made lie in the current directory.
 #[test]
 fn a_relative_directory_is_as_secure_as_the_current_one() {

@@ -77,22 +77,51 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
     if !place.path.exists() {
         return Ok(false);
     }
-    let _owner = place.lock(Purpose::Remove)?;
+    let directory = place.lock(Purpose::Remove)?;
     super::quiet_libbpf();
-    super::seal::remove(ifindex);
-    let pin = place.link();
-    let held = pin.exists();
+    // By the descriptor: the directory may belong to another user, who could put another one into its place meanwhile.
+    let opened = Place {
+        path: secure::path_of(&directory),
+    };
+    let pin = opened.link();
+    let held = is_pin(&pin);
     // Without it the kernel would take the program off some time after the pin is gone.
-    if let Err(error) = Link::open(&pin).and_then(|link| link.detach()) {
+    if let Err(error) = detach(&pin, ifindex) {
         tracing::debug!(%error, ifindex, "no program to take off");
     }
-    let removed = if held { std::fs::remove_file(&pin) } else { Ok(()) };
-    programs::remove_but(None, &place.path)?;
-    place.note_owner(None)?;
+    let has_program = links::links()
+        .map_err(|error| DataPlaneError::kernel("listing the interfaces", error))?
+        .iter()
+        .any(|link| link.ifindex == ifindex && link.has_program);
+    // Where a program is left it is another gateway's, and so is the filter of the way out.
+    if !has_program {
+        super::seal::remove(ifindex);
+    }
+    let removed = match pin.symlink_metadata() {
+        Ok(_) => std::fs::remove_file(&pin),
+        Err(_) => Ok(()),
+    };
+    programs::remove_but(None, &opened.path)?;
+    opened.note_owner(None)?;
     removed
         .and_then(|()| std::fs::remove_dir(&place.path))
         .map_err(|error| DataPlaneError::kernel(format!("removing {}", place.path.display()), error))?;
     Ok(held)
+}
+
+/// Whether a pin is there, and no symbolic link in its place.
+fn is_pin(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|status| status.is_file())
+}
+
+/// Takes off what a pin holds, if it is a program on this interface. The pin is not followed if it is a symbolic link.
+fn detach(pin: &Path, ifindex: u32) -> io::Result<()> {
+    let opened = secure::open_pin(pin)?;
+    let link = Link::open(secure::path_of(&opened)).map_err(io::Error::other)?;
+    if interface_of(&link) != Some(ifindex) {
+        return Err(io::Error::other("the pin is of another interface"));
+    }
+    link.detach().map_err(io::Error::other)
 }
 
 fn namespace() -> Result<u64, DataPlaneError> {
@@ -120,7 +149,7 @@ pub struct Held {
 #[must_use]
 pub fn held(directory: &Path, ifindex: u32) -> Option<Held> {
     let place = Place::of(directory, ifindex).ok()?;
-    let is_held = place.link().exists() && place.try_lock(Purpose::Remove).is_ok();
+    let is_held = is_pin(&place.link()) && place.try_lock(Purpose::Remove).is_ok();
     is_held.then(|| Held {
         gateway_id: place.owner(),
         place: place.path,
@@ -139,7 +168,7 @@ pub fn strays(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
         let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
         let place = Place { path: entry.path() };
         let is_stray = !interfaces.contains(&ifindex)
-            && place.link().exists()
+            && is_pin(&place.link())
             && place.try_lock(Purpose::Remove).is_ok();
         is_stray.then_some(ifindex)
     };

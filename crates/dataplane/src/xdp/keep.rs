@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{MapCore as _, MapHandle, OpenObject};
 
 use super::attach::{Place, Purpose};
+use super::secure;
 use crate::DataPlaneError;
 use crate::config::Config;
 use crate::layout::Control;
@@ -38,7 +39,7 @@ const KEPT: [&str; 16] = [
 #[derive(Debug)]
 pub(super) struct Memory {
     path: PathBuf,
-    _owner: File,
+    owner: File,
 }
 
 impl Memory {
@@ -46,7 +47,7 @@ impl Memory {
     pub(super) fn of(directory: &Path, gateway_id: u32, purpose: Purpose) -> Result<Self, DataPlaneError> {
         let place = Place::of_memory(directory, gateway_id)?;
         Ok(Self {
-            _owner: place.lock(purpose)?,
+            owner: place.lock(purpose)?,
             path: place.path,
         })
     }
@@ -64,9 +65,11 @@ impl Memory {
     /// Gives up what lies there: a program that still runs keeps its maps until another one takes its place.
     pub(super) fn forget(&self) -> Result<bool, DataPlaneError> {
         let mut found = false;
+        // By the descriptor: another user's directory could be replaced meanwhile.
+        let directory = secure::path_of(&self.owner);
         for name in KEPT {
-            let pin = self.path.join(name);
-            if pin.exists() {
+            let pin = directory.join(name);
+            if pin.symlink_metadata().is_ok() {
                 found = true;
                 std::fs::remove_file(&pin)
                     .map_err(|error| DataPlaneError::kernel(format!("removing {}", pin.display()), error))?;

@@ -61,6 +61,21 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
+/// Opens a pin itself, not what a symbolic link in its place names.
+pub(super) fn open_pin(path: &Path) -> io::Result<File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let pin = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match pin.metadata()?.is_file() {
+        true => Ok(pin),
+        false => Err(io::Error::other("not a pin")),
+    }
+}
+
+/// A path to what is open, whatever its name means by now (proc_pid_fd(5)).
+pub(super) fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 /// Refuses a directory of the BPF filesystem that another user could write to, or that lies in such a one: up to the root of the
 /// filesystem. Directories may be root's, this user's, and the user's whom root has given the whole filesystem: root mounts it,
 /// and a service without privileges owns it. By descriptors, so that nobody changes what a name means in between.
