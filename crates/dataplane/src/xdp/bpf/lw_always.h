@@ -131,16 +131,22 @@ static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void 
 	return *message == 143;
 }
 
-/* What only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC 3376). */
-static __always_inline int lw_is_router_s(const struct lw_ip4 *ip, const void *end)
+/*
+ * What only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC 3376). With fragments the
+ * message can begin behind what the program sees: its type is unknown.
+ */
+static __always_inline enum lw_verdict lw_gate_control4(const struct lw_ip4 *ip, const void *end)
 {
 	const __u8 *type = (const __u8 *)(ip + 1);
 
-	if (bpf_ntohs(ip->total_length) <= sizeof(*ip) || (const void *)(type + 1) > end)
+	if ((ip->protocol != LW_PROTO_ICMP && ip->protocol != LW_PROTO_IGMP) ||
+	    bpf_ntohs(ip->total_length) <= sizeof(*ip))
 		return 0;
+	if ((const void *)(type + 1) > end)
+		return LW_DROP_TRUNCATED;
 	if (ip->protocol == LW_PROTO_ICMP)
-		return *type == 5 || *type == 9;
-	return ip->protocol == LW_PROTO_IGMP && *type == 0x11;
+		return *type == 5 || *type == 9 ? LW_DROP_GATE_ROLE : 0;
+	return *type == 0x11 ? LW_DROP_GATE_ROLE : 0;
 }
 
 /* ---- neighbor discovery ---- */
@@ -235,7 +241,7 @@ static __always_inline int lw_is_neighbor_s(const struct lw_frame *f, const int 
 static __always_inline enum lw_verdict lw_gate_control(const struct lw_frame *f)
 {
 	if (!f->is6)
-		return lw_is_router_s(f->ip4, f->end) ? LW_DROP_GATE_ROLE : 0;
+		return lw_gate_control4(f->ip4, f->end);
 	switch (f->icmp6_type) {
 	case LW_ND_ROUTER_SOLICITATION:
 	case LW_ND_NEIGHBOR_SOLICITATION:

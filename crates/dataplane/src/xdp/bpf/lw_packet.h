@@ -202,8 +202,12 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	if (ip->next_header == LW_PROTO_ICMPV6) {
 		__u8 *type = (__u8 *)(ip + 1);
 
-		if (payload >= 1 && (void *)(type + 1) <= f->end)
+		/* With fragments the message can begin behind what the program sees; its type decides. */
+		if (payload >= 1) {
+			if ((void *)(type + 1) > f->end)
+				return LW_KIND_BROKEN;
 			f->icmp6_type = *type;
+		}
 	}
 	if (ip->next_header != LW_PROTO_UDP)
 		return LW_KIND_IP;
