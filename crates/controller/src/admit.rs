@@ -64,11 +64,13 @@ impl Link {
         let (device, idx) = match found.await? {
             Candidate::Row(device, idx) => (device, idx),
             Candidate::Exhausted { suite, rows_end } => {
-                return Ok(Reception::Nak(Box::new(exhausted(
-                    header.device(),
-                    suite,
-                    rows_end,
-                ))));
+                let nak = Box::new(exhausted(header.device(), suite, rows_end));
+                let unstated = self.admission(header.device(), 0, Statement::default());
+                return Ok(match self.registry().first_row(self.fence(), &unstated).await {
+                    Ok(_) => Reception::NakByStatement(nak),
+                    Err(RegistryError::RowsExhausted { .. }) => Reception::Nak(nak),
+                    Err(error) => return refused(error).map(|()| Reception::Silence),
+                });
             }
             Candidate::Nothing => return Ok(Reception::Silence),
         };

@@ -27,6 +27,8 @@ pub enum Reception {
     Admit(Provision),
     /// To a REQUEST of a device that no row is left for: the NAK to send.
     Nak(Box<[u8; MESSAGE_BYTES]>),
+    /// Likewise, where rows are left, and the REQUEST states that the device has answered them. The statement is not authenticated.
+    NakByStatement(Box<[u8; MESSAGE_BYTES]>),
     /// Nothing: not enrolled, revoked, or it did not verify.
     Silence,
 }

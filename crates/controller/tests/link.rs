@@ -268,6 +268,7 @@ async fn one_device_does_not_disturb_the_others_of_a_question() {
             Reception::Challenge(_) => 1,
             Reception::Admit(_) => 2,
             Reception::Nak(_) => 3,
+            Reception::NakByStatement(_) => 4,
         })
         .collect();
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
@@ -383,7 +384,7 @@ fn asking(stated: Statement) -> Knock {
 
 /// The number after the last row, by a NAK that says that no row is left.
 fn rows_end_of_nak(reception: &Reception) -> u32 {
-    let Reception::Nak(bytes) = reception else {
+    let (Reception::Nak(bytes) | Reception::NakByStatement(bytes)) = reception else {
         panic!("{reception:?}")
     };
     match wire::parse(&bytes[..]).unwrap() {
@@ -407,6 +408,7 @@ async fn a_device_without_rows_is_told_so_by_a_nak() {
         .await
         .unwrap();
     assert_eq!(rows_end_of_nak(&answers[0]), 6);
+    assert!(matches!(answers[0], Reception::Nak(_)), "{answers:?}");
     assert!(matches!(answers[1], Reception::Silence), "{answers:?}");
     // Of another suite than the device's.
     let mut other_suite = request(POOL);
@@ -455,7 +457,10 @@ async fn forged_statements_spend_no_row_and_move_no_mark() {
             };
             match expected {
                 Some(idx) => assert_eq!(challenge(&reception).idx.get(), idx, "{stated:?}"),
-                None => assert_eq!(rows_end_of_nak(&reception), 60, "{stated:?}"),
+                None => {
+                    assert_eq!(rows_end_of_nak(&reception), 60, "{stated:?}");
+                    assert!(matches!(reception, Reception::NakByStatement(_)), "{stated:?}");
+                }
             }
             // A recorded RESPONSE, with another statement.
             let mut altered = response(POOL, expected.unwrap_or(6), ONE);

@@ -1,5 +1,6 @@
 //! What the node holds of each device, and how it moves from state to state.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use linewarden_controller::{Provision, Refusal, Refused, Want};
@@ -18,6 +19,25 @@ const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 /// How often the log names a device that no row is left for, ns, and how many devices in that time.
 const UNSERVED_LOG_NS: u64 = 600_000_000_000;
 const UNSERVED_MAX: usize = 1024;
+
+/// Devices that the log has named, and until when it does not name them again, monotonic, ns.
+#[derive(Debug, Default)]
+pub(super) struct Named(HashMap<DeviceId, u64>);
+
+impl Named {
+    /// Whether the log may name the device now.
+    fn is_due(&mut self, device: DeviceId, now_ns: u64) -> bool {
+        if self.0.len() >= UNSERVED_MAX {
+            self.0.retain(|_, until_ns| *until_ns > now_ns);
+        }
+        let is_named = self.0.get(&device).is_some_and(|until_ns| *until_ns > now_ns);
+        if is_named || self.0.len() >= UNSERVED_MAX {
+            return false;
+        }
+        self.0.insert(device, now_ns.saturating_add(UNSERVED_LOG_NS));
+        true
+    }
+}
 
 /// Where a device stands; the diagram is in the [module above](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,29 +309,29 @@ impl Node {
         }
     }
 
-    /// A REQUEST of a device that is not here was answered that no row is left. Anybody can send one, and state what they like: the log
-    /// names a device once in a while.
+    /// A REQUEST of a device that is not here was answered that no row is left. Anybody can send one.
     pub(super) fn note_unserved(&mut self, device: DeviceId) {
         self.status.unserved += 1;
-        let now_ns = self.now_ns;
-        if self.unserved.len() >= UNSERVED_MAX {
-            self.unserved.retain(|_, until_ns| *until_ns > now_ns);
+        if self.unserved.is_due(device, self.now_ns) {
+            self.trail.note(Happening::Exhausted { device });
+            tracing::warn!(
+                %device,
+                action = "enroll the device again with --replace",
+                "request refused: no row is left for the device"
+            );
         }
-        let is_told = self
-            .unserved
-            .get(&device)
-            .is_some_and(|until_ns| *until_ns > now_ns);
-        if is_told || self.unserved.len() >= UNSERVED_MAX {
-            return;
+    }
+
+    /// Likewise because of what the REQUEST states, which anybody can forge.
+    pub(super) fn note_stated_beyond(&mut self, device: DeviceId) {
+        self.status.unserved += 1;
+        if self.stated_beyond.is_due(device, self.now_ns) {
+            tracing::warn!(
+                %device,
+                action = "if the device does not authenticate, enroll it again with --replace; otherwise ignore the request, it may be forged",
+                "request refused: it states that the device has answered all rows that are left"
+            );
         }
-        self.unserved
-            .insert(device, now_ns.saturating_add(UNSERVED_LOG_NS));
-        self.trail.note(Happening::Exhausted { device });
-        tracing::warn!(
-            %device,
-            action = "compare \"rows left\" in `linewarden device show`; enroll the device again with --replace if it continues",
-            "request refused: no row is left for the device, or none above those that it states to have answered"
-        );
     }
 
     /// After a failed question all devices that were in it are queued again, in front.

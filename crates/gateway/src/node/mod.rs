@@ -88,7 +88,9 @@ pub struct Node {
     /// Devices for which no row was left, in the order in which that was told; some may have got rows since.
     exhausted: VecDeque<DeviceId>,
     /// Devices without a row that the log has named, and until when it does not name them again.
-    unserved: HashMap<DeviceId, u64>,
+    unserved: devices::Named,
+    /// Likewise, whose REQUESTs stated that all rows that are left are answered.
+    stated_beyond: devices::Named,
     /// Whom to evict.
     order: Box<dyn Policy>,
     /// Where devices stood that have left, to be told; and being told.
@@ -156,7 +158,8 @@ impl Node {
             no_room: BTreeMap::new(),
             no_room_next: 0,
             exhausted: VecDeque::new(),
-            unserved: HashMap::new(),
+            unserved: devices::Named::default(),
+            stated_beyond: devices::Named::default(),
             order: settings.eviction.policy(),
             settlements: Vec::new(),
             settling: Vec::new(),

@@ -96,6 +96,10 @@ impl Node {
                 self.plane.send(&miss, &nak);
                 self.note_unserved(miss.device());
             }
+            Reception::NakByStatement(nak) => {
+                self.plane.send(&miss, &nak);
+                self.note_stated_beyond(miss.device());
+            }
             Reception::Admit(provision) => {
                 self.status.admitted += 1;
                 self.trail.note(Happening::Admitted {

@@ -127,6 +127,7 @@ pub(crate) fn reception_to_wire(reception: &Reception) -> proto::Reception {
             Reception::Challenge(message) => Some(Outcome::Challenge(message.to_vec())),
             Reception::Admit(provision) => Some(Outcome::Admit(provision_to_wire(provision))),
             Reception::Nak(message) => Some(Outcome::Nak(message.to_vec())),
+            Reception::NakByStatement(message) => Some(Outcome::NakByStatement(message.to_vec())),
             Reception::Silence => None,
         },
     }
@@ -140,6 +141,9 @@ pub(crate) fn reception_from_wire(reception: proto::Reception) -> Result<Recepti
         }
         Some(Outcome::Admit(provision)) => Reception::Admit(provision_from_wire(provision)?),
         Some(Outcome::Nak(message)) => Reception::Nak(Box::new(exactly(&message, "a NAK")?)),
+        Some(Outcome::NakByStatement(message)) => {
+            Reception::NakByStatement(Box::new(exactly(&message, "a NAK")?))
+        }
         None => Reception::Silence,
     })
 }

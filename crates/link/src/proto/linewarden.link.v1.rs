@@ -166,7 +166,7 @@ pub struct ReceiveRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Reception {
-    #[prost(oneof = "reception::Outcome", tags = "1, 2, 3")]
+    #[prost(oneof = "reception::Outcome", tags = "1, 2, 3, 4")]
     pub outcome: ::core::option::Option<reception::Outcome>,
 }
 /// Nested message and enum types in `Reception`.
@@ -179,6 +179,9 @@ pub mod reception {
         Admit(super::Provision),
         #[prost(bytes, tag = "3")]
         Nak(::prost::alloc::vec::Vec<u8>),
+        /// The NAK to a REQUEST whose statement, which is not authenticated, excludes every row that is left.
+        #[prost(bytes, tag = "4")]
+        NakByStatement(::prost::alloc::vec::Vec<u8>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
