@@ -15,6 +15,7 @@ const NLM_F_DUMP: u16 = 0x300;
 const ARPHRD_ETHER: u16 = 1;
 /// Attributes (include/uapi/linux/if_link.h).
 const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
@@ -37,6 +38,7 @@ const UPPER_KINDS: [&[u8]; 3] = [b"vlan", b"macvlan", b"macvtap"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) ifindex: u32,
+    name: String,
     /// `None`: it has no Ethernet address.
     mac: Option<Mac>,
     /// Bridge or bond that it is a port of.
@@ -142,10 +144,12 @@ impl Links {
         links().map(Self)
     }
 
-    /// The numbers of an interface, of the bridge or bond that it is a port of, and of VLANs and macvlans on any of these.
+    /// The names of an interface, of the bridge or bond that it is a port of, and of VLANs and macvlans on any of these.
     #[must_use]
-    pub fn stack_of(&self, ifindex: u32) -> Vec<u32> {
-        members(&self.0, ifindex)
+    pub fn stack_of(&self, ifindex: u32) -> Vec<&str> {
+        let members = members(&self.0, ifindex);
+        let is_member = |link: &&Interface| members.contains(&link.ifindex);
+        self.0.iter().filter(is_member).map(|link| &*link.name).collect()
     }
 }
 
@@ -185,6 +189,7 @@ fn read_all(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
 fn link(message: &[u8]) -> Option<Interface> {
     let mut link = Interface {
         ifindex: word(message, HEADER_BYTES + 4)?,
+        name: String::new(),
         mac: None,
         master: None,
         lower: None,
@@ -196,6 +201,10 @@ fn link(message: &[u8]) -> Option<Interface> {
     for (kind, value) in attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            IFLA_IFNAME => {
+                let name = value.strip_suffix(&[0]).unwrap_or(value);
+                link.name = String::from_utf8_lossy(name).into_owned();
+            }
             IFLA_MTU => link.mtu = word(value, 0)?,
             IFLA_LINK => link.lower = word(value, 0),
             IFLA_MASTER => link.master = word(value, 0),
@@ -244,6 +253,7 @@ mod tests {
     fn link(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
         Interface {
             ifindex,
+            name: format!("eth{ifindex}"),
             mac: Some([2, 0, 0, 0, 0, mac]),
             master: Some(master).filter(|master| *master != 0),
             lower: Some(lower).filter(|lower| *lower != 0),
@@ -279,6 +289,9 @@ mod tests {
         assert_eq!(macs(3), [3, 5]);
         assert_eq!(macs(7), [7]);
         assert_eq!(macs(9), [0; 0]);
+        let links = Links(links.into());
+        assert_eq!(links.stack_of(2), ["eth2", "eth4", "eth5", "eth6"]);
+        assert!(links.stack_of(9).is_empty());
     }
 
     #[test]
@@ -292,6 +305,7 @@ mod tests {
         };
         let info = attribute(IFLA_INFO_KIND, b"macvlan\0");
         let body = [
+            attribute(IFLA_IFNAME, b"macvlan0\0"),
             attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]),
             attribute(IFLA_LINK, &7u32.to_ne_bytes()),
             attribute(IFLA_LINKINFO, &info),
@@ -308,6 +322,7 @@ mod tests {
         let mut found = Vec::new();
         assert!(!read_all(&message, &mut found).unwrap());
         assert_eq!((found[0].ifindex, found[0].lower), (9, Some(7)));
+        assert_eq!(found[0].name, "macvlan0");
         for length in 1..message.len() {
             assert!(read_all(&message[..length], &mut found).is_err(), "{length}");
         }

@@ -81,8 +81,10 @@ pub fn own() -> Result<Vec<InterfaceAddress>, InterfaceError> {
             None => 128,
         };
         let subnet = Prefix::around(address, u8::try_from(bits).ok()?)?;
+        // Behind a colon is the label of an address (ip-address(8)).
+        let interface = entry.interface_name.split(':').next()?.to_owned();
         Some(InterfaceAddress {
-            interface: entry.interface_name,
+            interface,
             own: OwnAddress { address, subnet },
         })
     };
@@ -93,9 +95,9 @@ pub fn own() -> Result<Vec<InterfaceAddress>, InterfaceError> {
 /// of VLANs and macvlans on any of these. None of an interface that does not exist.
 #[must_use]
 pub fn behind(own: &[InterfaceAddress], links: &Links, interface: &str) -> Vec<InterfaceAddress> {
+    // An interface can be called by an alternative name, which its addresses are not listed under.
     let stack = index(interface).map_or_else(|_| Vec::new(), |index| links.stack_of(index));
-    let is_in_stack =
-        |own: &&InterfaceAddress| index(&own.interface).is_ok_and(|index| stack.contains(&index));
+    let is_in_stack = |own: &&InterfaceAddress| stack.contains(&&*own.interface);
     own.iter().filter(is_in_stack).cloned().collect()
 }
 
