@@ -61,7 +61,9 @@ pub use self::provers::ProverSet;
 pub use self::stamp::{STAMP_LIFE_NS, Stamp, StampCounts};
 pub use self::store::adopt::{Left, LeftDevice};
 pub use self::store::provers::{ProverError, Provers};
-pub use self::store::{Geometry, KeyedSession, LineStatus, Row, SessionView, Store, StoreError};
+pub use self::store::{
+    ClosedSession, Geometry, KeyedSession, LineStatus, Row, SessionView, Store, StoreError,
+};
 
 /// What a backend that cannot do everything can; a configuration that asks for more is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +223,7 @@ pub trait DataPlane: Send {
     fn session(&self, device: DeviceId) -> Option<SessionView>;
     /// The sessions of several devices with their keys, in their order; `None` as of [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
-    /// Keeps the serial numbers of ticket requests with their sessions ([`Store::note_ticket`]), where sessions outlive this process.
+    /// Keeps the serial numbers of ticket requests with their sessions ([`Store::note_ticket`]).
     fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]);
     /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     ///
@@ -245,9 +247,11 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; then nothing has changed.
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
-    /// Takes messages from other sources: the addresses of the machine's interfaces have changed. In `xdp` the calling thread has to
+    /// Takes messages from other sources, and closes the sessions at addresses that the machine has now, which are returned: the
+    /// addresses of the machine's interfaces have changed. A RESPONSE that was judged by the former sources may still open a session: call this twice, a moment
+    /// apart. In `xdp` the calling thread has to
     /// be in the network namespace of the interfaces.
-    fn set_sources(&mut self, sources: &DeviceSources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// From now on REQUESTs are answered with a NAK.
@@ -378,8 +382,8 @@ pub(crate) trait StoreBacked: Send {
         self.store().set_live(live, boot_s);
         Ok(())
     }
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        self.store().set_sources(sources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        self.store().set_sources(sources)
     }
     /// Only the kernel's word counts.
     fn measure(&self) -> Result<Witness, DataPlaneError> {
@@ -405,8 +409,8 @@ pub(crate) trait StoreBacked: Send {
 }
 
 impl<T: StoreBacked> DataPlane for T {
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        StoreBacked::set_sources(self, sources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        StoreBacked::set_sources(self, sources)
     }
     fn name(&self) -> &'static str {
         T::NAME

@@ -112,6 +112,9 @@ fn addresses_of_the_machine_are_left_out_until_somebody_else_writes_them() {
     };
     let before = of(&DeviceSources::new(&configured, &[], &own(1)));
     assert_eq!(of(&DeviceSources::new(&configured, &[], &own(9))), before);
+    let crowd = DeviceSources::new(&configured, &[], &own(70));
+    assert!(crowd.overflows(true));
+    assert_eq!(of(&crowd), before);
     let names = ["eBPF map control entry 64657669636520736f7572636573"];
     let wider = of(&DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &own(9)));
     assert_eq!(changed(&before, &wider), names);

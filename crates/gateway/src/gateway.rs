@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
 use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::sources::DeviceSources;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::audit::{AuditLog, AuditState, Happening};
+use crate::audit::{AuditLog, AuditState, CloseReason, Happening, session_name};
 use crate::desk::Counts as DeskCounts;
 use crate::evidence_source::EvidenceSource;
 use crate::exchange::{Answer, Ask};
@@ -256,6 +257,25 @@ impl Gateway {
         action: impl FnOnce(&mut dyn DataPlane) -> T + Send + 'static,
     ) -> Result<T, GatewayError> {
         self.plane_handle().with_plane(action)
+    }
+
+    /// Takes messages from other sources from now on; see [`DataPlane::set_sources`]. Sessions that this closes are put into the audit
+    /// record.
+    ///
+    /// # Errors
+    /// The control thread has ended.
+    pub fn set_sources(&self, sources: DeviceSources) -> Result<(), GatewayError> {
+        let closed = self.with_plane(move |plane| plane.set_sources(&sources))?;
+        for closed in closed {
+            let (device, address) = (closed.device, closed.address);
+            tracing::warn!(%device, %address, "closed the session: this machine has the device's address now");
+            self.record(Happening::SessionClosed {
+                device,
+                session: session_name(closed.session),
+                reason: CloseReason::OwnAddress { own_address: address },
+            });
+        }
+        Ok(())
     }
 
     /// A way to the data plane for another thread.

@@ -269,7 +269,6 @@ impl Field {
         appraisal.unwrap().state
     }
 
-    /// Starts a gateway and waits for its first round, which is due at once.
     /// Where this gateway's audit record is from now on.
     fn audit(&self, gateway: &Gateway) -> std::path::PathBuf {
         let path = self.site.path.with_file_name("audit.jsonl");
@@ -282,6 +281,7 @@ impl Field {
         path
     }
 
+    /// Starts a gateway and waits for its first round, which is due at once.
     fn start(&self) -> Gateway {
         let gateway = self.site.start();
         assert!(gateway.wait_until(LONG, |status| status.attest.rounds == 1));

@@ -8,14 +8,17 @@
 
 mod site;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use linewarden_dataplane::{Config, Geometry};
+use linewarden_dataplane::{Config, DataPlane, Geometry};
+use linewarden_gateway::audit::{AuditLog, AuditOptions};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{Credentials, Registry};
 
-use self::site::{Client, LONG, Site, config, kill, pool, record, row_key};
+use self::site::{Client, GATEWAY, LONG, Site, config, kill, pool, record, row_key};
 
 #[test]
 fn a_pool_lasts_to_its_last_row_across_a_stop() {
@@ -60,6 +63,45 @@ fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most()
         }
         site = kill(gateway, site);
     }
+}
+
+/// The gateway's machine gets the address of a device that has a session.
+#[test]
+fn a_session_at_an_address_of_the_machine_is_closed_and_the_audit_record_says_so() {
+    let device = DeviceId(0xd4);
+    let site = Site::new(vec![record(device, pool(device, 30))]);
+    let gateway = site.start();
+    let path = site.path.with_file_name("audit.jsonl");
+    let options = AuditOptions {
+        path: path.clone(),
+        bytes_max: 1 << 20,
+    };
+    let log = AuditLog::open(GATEWAY, &options).unwrap();
+    gateway.set_audit(Some((log, 100))).unwrap();
+    let mut client = Client::new(device, Mode::Pool, site.address());
+    client.authenticate(LONG).unwrap();
+    let address = IpAddr::V4(client.address);
+    let has_session = move |plane: &mut dyn DataPlane| plane.session(device).is_some();
+    let gateways_own = |others: &[IpAddr]| {
+        let own: Vec<OwnAddress> = others.iter().copied().map(OwnAddress::alone).collect();
+        DeviceSources::new(
+            &site.config.device_prefixes,
+            &["192.0.2.1".parse().unwrap()],
+            &own,
+        )
+    };
+    gateway.set_sources(gateways_own(&[])).unwrap();
+    assert!(gateway.with_plane(has_session).unwrap());
+    gateway.set_sources(gateways_own(&[address])).unwrap();
+    assert!(!gateway.with_plane(has_session).unwrap());
+    gateway.stop().unwrap();
+    let audit = std::fs::read_to_string(path).unwrap();
+    let closed = audit.lines().map(|line| serde_json::from_str(line).unwrap());
+    let closed: Vec<serde_json::Value> = closed
+        .filter(|record: &serde_json::Value| record["event"] == "session_closed")
+        .collect();
+    assert_eq!(closed.len(), 1, "{audit}");
+    assert_eq!(closed[0]["own_address"], address.to_string(), "{audit}");
 }
 
 #[test]

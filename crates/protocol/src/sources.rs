@@ -141,8 +141,12 @@ impl OwnAddress {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceSources {
     prefixes: Vec<Prefix>,
-    /// Inside the prefixes, and not a device's.
+    /// Sorted: the machine's addresses, and broadcast addresses of its subnets.
+    own: Vec<IpAddr>,
+    /// Those of them that lie inside the prefixes.
     refused: Vec<IpAddr>,
+    /// More of the IPv4, or IPv6, addresses are refused than data planes have room for.
+    overflows: [bool; 2],
     admits_loopback: bool,
     follows_interfaces: bool,
 }
@@ -160,12 +164,19 @@ impl DeviceSources {
         let own = local.iter().copied().chain(others.iter().map(|own| own.address));
         let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
         let broadcast = others.iter().filter_map(|own| own.subnet.broadcast());
-        let mut refused: Vec<IpAddr> = own.chain(broadcast.map(IpAddr::V4)).filter(is_inside).collect();
-        refused.sort_unstable();
-        refused.dedup();
+        let mut own: Vec<IpAddr> = own.chain(broadcast.map(IpAddr::V4)).collect();
+        own.sort_unstable();
+        own.dedup();
+        let refused: Vec<IpAddr> = own.iter().copied().filter(is_inside).collect();
+        let overflows = [true, false].map(|v4| {
+            let of_family = refused.iter().filter(|ip| ip.is_ipv4() == v4);
+            of_family.count() > REFUSED_MAX
+        });
         Self {
             prefixes: prefixes.to_vec(),
+            own,
             refused,
+            overflows,
             admits_loopback,
             follows_interfaces: false,
         }
@@ -204,6 +215,18 @@ impl DeviceSources {
         &self.refused
     }
 
+    /// Whether more than [`REFUSED_MAX`] addresses of a family are refused. Then no source of that family is admitted.
+    #[must_use]
+    pub fn overflows(&self, v4: bool) -> bool {
+        self.overflows[usize::from(!v4)]
+    }
+
+    /// Whether an address is the machine's, or a broadcast address of its subnets, inside the prefixes or not.
+    #[must_use]
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.own.binary_search(&address).is_ok()
+    }
+
     /// Whether loopback addresses are admitted at all.
     #[must_use]
     pub fn admits_loopback(&self) -> bool {
@@ -216,7 +239,8 @@ impl DeviceSources {
         names_a_host(source)
             && (self.admits_loopback || !source.is_loopback())
             && self.contains(source)
-            && !self.refused.contains(&source)
+            && !self.overflows(source.is_ipv4())
+            && !self.owns(source)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use linewarden_protocol::ids::{DeviceId, Mode};
+use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
 
 use crate::event::EventKind;
 
@@ -22,6 +22,8 @@ pub(super) struct Device {
     pub told: Option<Session>,
     /// The row at which it was told last whether it lacks rows; the first one when it is installed.
     pub told_at: u32,
+    /// The newest serial number of its ticket requests, and in which session.
+    pub ticket: Option<(SessionId, u64)>,
 }
 
 /// Where a session was opened from, so that it is not told again when it is renewed there.

@@ -7,14 +7,14 @@ use std::net::Ipv6Addr;
 
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
-use linewarden_protocol::frame::{Mac, VLAN_TAGGED};
+use linewarden_protocol::frame::{Mac, VLAN_TAGGED, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::{SessionKey, halves};
 
 use super::book::Device;
 use super::{P4Runtime, SwitchError};
 use crate::event::Event;
-use crate::store::{KeyedSession, LineStatus, Row, SessionView, StoreError};
+use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
 
 /// Stands for no mark: no row has a number above it.
 const NO_MARK: u64 = 1 << 32;
@@ -70,6 +70,7 @@ impl P4Runtime {
             is_revoked: false,
             told: None,
             told_at: next.0,
+            ticket: None,
         };
         let written = self.check().and_then(|()| {
             let updates = self.installation(device, &held, rows)?;
@@ -298,6 +299,38 @@ impl P4Runtime {
         Ok(closed)
     }
 
+    /// Closes the sessions at addresses that the gateway's machine has now (LAP/1 1.4.13): returns these.
+    pub(super) fn close_sessions_at_own(&mut self) -> Result<Vec<ClosedSession>, SwitchError> {
+        let mut held: Vec<(&DeviceId, &mut Device)> = self.book.devices.iter_mut().collect();
+        let mut closed = Vec::new();
+        for some in held.chunks_mut(DEVICES_AT_ONCE) {
+            let cells = some
+                .iter()
+                .flat_map(|(_, held)| ["session_ids", "addresses"].map(|name| (name, held.cell)));
+            let read = self.link.read_cells(&cells.collect::<Vec<_>>())?;
+            let mut updates = Vec::new();
+            for ((device, held), [id, address]) in some.iter_mut().zip(read.as_chunks().0) {
+                let address = ip_from_bytes(address.to_be_bytes());
+                let session = SessionId::from_wire((*id as u64).to_be_bytes());
+                let Some(session) = session.filter(|_| self.live.sources.owns(address)) else {
+                    continue;
+                };
+                updates.push(self.link.program.cell("session_ids", held.cell, 0)?);
+                held.told = None;
+                let device = **device;
+                closed.push(ClosedSession {
+                    device,
+                    session,
+                    address,
+                });
+            }
+            if !updates.is_empty() {
+                self.link.write(&updates)?;
+            }
+        }
+        Ok(closed)
+    }
+
     pub(super) fn remove(&mut self, device: DeviceId) -> Result<(), StoreError> {
         let held = self.device(device)?.clone();
         let written = self.check().and_then(|()| {
@@ -405,7 +438,7 @@ impl P4Runtime {
             let session = |device: &DeviceId| {
                 self.live_cell(*device)?;
                 let (held, again) = (read.next()?, again.next()?);
-                self.keyed_session(held).filter(|_| held == again)
+                self.keyed_session(*device, held).filter(|_| held == again)
             };
             found.extend(some.iter().map(session));
         }
@@ -414,6 +447,7 @@ impl P4Runtime {
 
     fn keyed_session(
         &self,
+        device: DeviceId,
         &[id, address, place, until_us, lease_s, key0, key1]: &[u128; 7],
     ) -> Option<KeyedSession> {
         let began_us = (until_us as u64).saturating_sub(lease_s as u64 * 1_000_000);
@@ -430,10 +464,12 @@ impl P4Runtime {
             vlans: from.vlans.map(vlan),
         };
         let key = SessionKey::from_bytes((key0 << 64 | key1).to_be_bytes());
+        let ticket = self.book.devices.get(&device).and_then(|held| held.ticket);
+        let ticket = ticket.filter(|(session, _)| *session == view.id);
         Some(KeyedSession {
             view,
             key,
-            ticket_serial: 0,
+            ticket_serial: ticket.map_or(0, |(_, serial)| serial),
         })
     }
 }

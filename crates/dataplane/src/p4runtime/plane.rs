@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::Left;
-use crate::store::{KeyedSession, LineStatus, Row, SessionView, StoreError};
+use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
 use crate::{DataPlane, DataPlaneError, ProverSet, Witness, host};
 
 /// Between two looks through all devices: each reads a register of every one, and who wants room calls fifty times a second.
@@ -167,8 +167,13 @@ impl DataPlane for P4Runtime {
         self.note(self.sessions_with_keys(devices))
             .unwrap_or_else(|_| vec![None; devices.len()])
     }
-    /// The next process finds no session.
-    fn note_tickets(&mut self, _newest: &[(DeviceId, SessionId, u64)]) {}
+    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        for (device, session, serial) in newest {
+            if let Some(held) = self.book.devices.get_mut(device) {
+                held.ticket = Some((*session, *serial));
+            }
+        }
+    }
     fn measure(&self) -> Result<Witness, DataPlaneError> {
         Ok(Witness::Engine)
     }
@@ -184,12 +189,14 @@ impl DataPlane for P4Runtime {
         }
         Ok(())
     }
-    fn set_sources(&mut self, sources: &DeviceSources) {
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         let before = std::mem::replace(&mut self.live.sources, sources.clone());
         let written = self.check().and_then(|()| self.write_sources(Some(&before)));
-        if let Err(error) = self.note(written) {
+        let closed = written.and_then(|()| self.close_sessions_at_own());
+        self.note(closed).unwrap_or_else(|error| {
             tracing::error!(%error, "writing the device prefixes to the switch failed");
-        }
+            Vec::new()
+        })
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);

@@ -39,7 +39,7 @@ fn entries(sources: &DeviceSources) -> Entries {
             // Of ::/64 only the loopback address names a host.
             IpAddr::V6(network) => (network.to_bits() >> 64 != 0 || prefix.bits() < 64, 0),
         };
-        if has_hosts {
+        if has_hosts && !sources.overflows(prefix.network().is_ipv4()) {
             entries.insert(
                 (number(prefix.network()), before + u32::from(prefix.bits())),
                 true,
@@ -52,7 +52,10 @@ fn entries(sources: &DeviceSources) -> Entries {
         let network = number(Ipv4Addr::new(127, 0, 0, 0).into());
         entries.insert((network, MAPPED_BITS + LOOPBACK_BITS), false);
     }
-    let refused = sources.refused().iter();
+    let refused = sources
+        .refused()
+        .iter()
+        .filter(|ip| !sources.overflows(ip.is_ipv4()));
     entries.extend(refused.map(|address| ((number(*address), ADDRESS_BITS), false)));
     entries
 }
@@ -227,6 +230,9 @@ mod tests {
                 &link,
             ),
         ];
+        let many: Vec<IpAddr> = (0..65).map(|n| [10, 66, 2, n].into()).collect();
+        let prefixes = ["10.66.0.0/16", "fd66::/64"].map(|text| text.parse().unwrap());
+        let crowded = DeviceSources::new(&prefixes, &many, &[]);
         let edges = [
             "10.66.0.9",
             "10.66.0.10",
@@ -248,7 +254,7 @@ mod tests {
             "1::",
         ];
         let edges = edges.map(|text| text.parse::<IpAddr>().unwrap());
-        for sources in &sets {
+        for sources in sets.iter().chain([&crowded]) {
             let entries = entries(sources);
             let random: Vec<IpAddr> = (0..500)
                 .flat_map(|_| {

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::frame::{Mac, ip_bytes};
 use linewarden_protocol::keys::halves;
-use linewarden_protocol::sources::{DeviceSources, Prefix};
+use linewarden_protocol::sources::{DeviceSources, Prefix, REFUSED_MAX};
 
-use super::{Region, Regions, Store, wire_word};
+use super::{ClosedSession, Region, Regions, Store, wire_word};
 use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 
 /// Stands for no MAC address: none has more than 48 bits.
@@ -164,7 +164,8 @@ pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
         .address
         .iter()
         .take(sources.refused.load(Relaxed) as usize);
-    is_inside.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
+    sources.refused.load(Relaxed) as usize <= REFUSED_MAX
+        && is_inside.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
         && !refused.map(load).any(|one| one == address)
 }
 
@@ -201,11 +202,13 @@ impl Store {
         self.regions.set_port(ifindex, macs)
     }
 
-    /// Puts other sources into force, while packets flow.
-    pub fn set_sources(&self, sources: &DeviceSources) {
+    /// Puts other sources into force, while packets flow, and closes the sessions at addresses that the machine has now: returns these.
+    /// A RESPONSE that a packet thread has judged by the former sources may still open one: call this twice, a moment apart.
+    pub fn set_sources(&self, sources: &DeviceSources) -> Vec<ClosedSession> {
         if let Some(control) = self.regions.control.first() {
             put(control, sources);
         }
+        self.close_sessions_at(|address| sources.owns(address))
     }
 
     /// Forgets all interfaces but these: memory that was taken up has those of the process before, too.
@@ -275,6 +278,9 @@ mod tests {
         let others: Vec<OwnAddress> = (1..20u8)
             .map(|n| OwnAddress::alone([10, 66, 0, n * 9].into()))
             .collect();
+        let crowd: Vec<OwnAddress> = (0..70u8)
+            .map(|n| OwnAddress::alone([10, 66, 1, n].into()))
+            .collect();
         let addresses = [
             "10.66.0.1",
             "10.66.0.3",
@@ -308,7 +314,7 @@ mod tests {
             let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
             for (local, others) in locals
                 .iter()
-                .flat_map(|local| [(local, &others[..1]), (local, &others[..])])
+                .flat_map(|local| [(local, &others[..1]), (local, &others[..]), (local, &crowd[..])])
             {
                 let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
                 let sources = DeviceSources::new(&prefixes, &local, others);

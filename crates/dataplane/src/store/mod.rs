@@ -34,7 +34,7 @@ pub(crate) use self::live::InForce;
 use self::place::Places;
 pub use self::region::Region;
 pub(crate) use self::region::prefetch;
-pub use self::session::{KeyedSession, SessionView};
+pub use self::session::{ClosedSession, KeyedSession, SessionView};
 use crate::layout::{HOME_WAYS, Line, RingRow};
 
 /// Why the store refuses a change. Nothing was changed.

@@ -50,6 +50,17 @@ pub struct KeyedSession {
     pub ticket_serial: u64,
 }
 
+/// A session that was closed because the gateway's machine has its address now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedSession {
+    /// Whose.
+    pub device: DeviceId,
+    /// Which.
+    pub session: SessionId,
+    /// Where.
+    pub address: IpAddr,
+}
+
 /// Serial numbers as notes keep them; a larger one is kept as this one.
 const NOTED_SERIAL_MAX: u32 = (1 << 24) - 1;
 
@@ -66,6 +77,32 @@ impl Store {
             .session_id
             .compare_exchange(wire_word(session.to_wire()), 0, AcqRel, Acquire);
         Ok(closed.is_ok())
+    }
+
+    /// Closes every session at one of these addresses.
+    pub(super) fn close_sessions_at(&self, is_there: impl Fn(IpAddr) -> bool) -> Vec<ClosedSession> {
+        let is_at = |address: [u8; 16]| is_there(ip_from_bytes(address));
+        let mut closed = Vec::new();
+        for line in self.regions.lines.iter() {
+            let session = self.regions.sessions.get(line.slot.load(Acquire) as usize);
+            // Most sessions are elsewhere: only of the others the whole is read.
+            if line.session_id.load(Acquire) == 0 || !session.is_some_and(|held| is_at(bytes_of(&held.addr)))
+            {
+                continue;
+            }
+            let device = DeviceId(u64::from_be_bytes(line.device_id.load(Acquire).to_ne_bytes()));
+            let Some(view) = self.session(device).filter(|view| is_at(view.addr)) else {
+                continue;
+            };
+            if self.close_session(device, view.id) == Ok(true) {
+                closed.push(ClosedSession {
+                    device,
+                    session: view.id,
+                    address: ip_from_bytes(view.addr),
+                });
+            }
+        }
+        closed
     }
 
     /// The device's session; `None` without one, of a revoked device, and while a packet thread changes it.

@@ -72,7 +72,7 @@ use crate::p4dra::{P4draAsker, P4draControl};
 use crate::stamp::{Stamp, StampCounts};
 use crate::store::adopt::Left;
 use crate::store::provers::Provers;
-use crate::store::{Region, Store};
+use crate::store::{ClosedSession, Region, Store};
 use crate::{DataPlaneError, StoreBacked};
 
 /// The `xdp` data plane.
@@ -533,11 +533,11 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        self.store.set_sources(sources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         self.sources.clone_from(sources);
         // A new address is often that of a new interface.
         self.follow_macs();
+        self.store.set_sources(sources)
     }
 
     fn follow_links(&mut self) {

@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 
+use linewarden_dataplane::Gate;
 use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::sources::OwnAddress;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, STRANGER, gateway_end, service_end};
-use crate::support::shape::Shape;
+use crate::support::shape::{Shape, device_prefixes};
 use crate::support::world::World;
 
 /// What a device that has its keys claims as its address, and whether it may.
@@ -101,6 +103,74 @@ fn from_sources() -> Vec<Record> {
     records
 }
 
+/// The gateway's machine gets the address of a device that has a session.
+fn taken_addresses(gate: Gate) -> Vec<Record> {
+    let with_session = |w: &mut World| {
+        w.pool(A, 0, 4);
+        w.open_bound(A, false);
+        w.move_gateway(&[A.end(false).ip]);
+    };
+    let mut records = vec![record(
+        "the winning RESPONSE again, after the gateway's machine had its address for a while",
+        move |w| {
+            with_session(w);
+            w.move_gateway(&[]);
+        },
+        |w| {
+            let response = w.response(A).bound(A.mac()).idx(0);
+            A.frame(false).udp(&response.bytes(A))
+        },
+        DropReplay,
+    )];
+    if gate == Gate::Open {
+        let datagram = |_: &World| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
+        records.push(record(
+            "a datagram of a session at an address that the gateway's machine has since",
+            with_session,
+            datagram,
+            DropGate,
+        ));
+        records.push(record(
+            "a datagram of a session at an address outside the prefixes that the gateway's machine has since",
+            |w| {
+                w.pool(A, 0, 4);
+                w.open_bound(A, false);
+                w.set_sources(&device_prefixes()[1..], &[OwnAddress::alone(A.end(false).ip)]);
+            },
+            datagram,
+            DropGate,
+        ));
+        records.push(record(
+            "a datagram of a session at an address outside the prefixes",
+            |w| {
+                w.pool(A, 0, 4);
+                w.open_bound(A, false);
+                w.set_sources(&device_prefixes()[1..], &[]);
+            },
+            datagram,
+            PassSession,
+        ));
+    }
+    for (name, family, count, verdict) in [
+        ("64 refused IPv4 addresses, IPv4", false, 63, ReplyChallenge),
+        ("65 refused IPv4 addresses, IPv4", false, 64, DropSourceNotDevice),
+        ("65 refused IPv4 addresses, IPv6", true, 64, ReplyChallenge),
+    ] {
+        records.push(record(
+            format!("REQUEST with {name}"),
+            move |w| {
+                w.pool(A, 0, 4);
+                let address = |n| IpAddr::from([10, 66, 1, n]);
+                // One is the gateway's own, one its subnet's broadcast address.
+                w.move_gateway(&(0..count - 1).map(address).collect::<Vec<_>>());
+            },
+            move |w| A.frame(family).udp(&w.request(A)),
+            verdict,
+        ));
+    }
+    records
+}
+
 /// Frames for a silent station on the link, whose address a reply would take; and for groups.
 fn for_others(verdict: Verdict) -> Vec<Record> {
     let given = |w: &mut World| w.pool(A, 0, 4);
@@ -185,6 +255,8 @@ fn broken_for_others() -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     vec![
         group(Shape::OFF, from_sources()),
+        group(Shape::OFF, taken_addresses(Gate::Off)),
+        group(Shape::OPEN, taken_addresses(Gate::Open)),
         group(Shape::OFF, for_others(PassForeign)),
         group(Shape::OFF, broken_for_others()),
         group(Shape::OPEN, for_others(DropGatePort)),

@@ -10,5 +10,5 @@ mod trail;
 
 pub use log::{AuditLog, AuditOptions, AuditState};
 pub(crate) use record::session_name;
-pub use record::{Binding, Happening, Record};
+pub use record::{Binding, CloseReason, Happening, Record};
 pub(crate) use trail::Trail;

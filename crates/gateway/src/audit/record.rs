@@ -21,6 +21,23 @@ pub struct Record {
     pub what: Happening,
 }
 
+/// Why a session was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum CloseReason {
+    /// Its device has opened a newer one at another gateway.
+    Elsewhere {
+        /// Where the newer one is.
+        #[serde(serialize_with = "gateway_number")]
+        newer_at: GatewayId,
+    },
+    /// The gateway's machine has its address now.
+    OwnAddress {
+        /// The address.
+        own_address: IpAddr,
+    },
+}
+
 /// What is worth a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -84,16 +101,16 @@ pub enum Happening {
         #[serde(flatten, skip_serializing_if = "Option::is_none")]
         binding: Option<Binding>,
     },
-    /// A session was closed: its device has opened a newer one at another gateway.
+    /// A session was closed.
     SessionClosed {
         /// Whose.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
         /// Its name, as in the record of its beginning.
         session: String,
-        /// Where the newer one is.
-        #[serde(serialize_with = "gateway_number")]
-        newer_at: GatewayId,
+        /// Why.
+        #[serde(flatten)]
+        reason: CloseReason,
     },
     /// A tag that does not verify.
     WrongTag {

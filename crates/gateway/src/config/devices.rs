@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use linewarden_dataplane::Links;
 use linewarden_dataplane::config::sources_problems;
-use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, PREFIXES_MAX, Prefix};
 use serde::{Deserialize as _, Deserializer};
 
 use super::resolve::plane_field;
@@ -34,6 +34,8 @@ pub struct FoundSources {
     pub sources: DeviceSources,
     /// See [`Resolved`](super::Resolved).
     pub without_subnet: Vec<FieldError>,
+    /// For which of the machine's addresses and subnets the data plane has no room.
+    pub overflow: Vec<FieldError>,
 }
 
 /// Prefixes as texts, such as `192.0.2.0/24`.
@@ -48,22 +50,27 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 
 impl GatewayConfig {
     /// From where messages are taken, by the machine's addresses of the moment. `local`: those that devices send to, as the data plane
-    /// was started with.
+    /// was started with. `before`: the sources in force. Router advertisements bring subnets: if there are more than the data plane has
+    /// room for, those of `before` stay.
     ///
     /// # Errors
-    /// The kernel gives no list; more than the data plane has room for.
-    pub fn find_sources(&self, local: &[IpAddr]) -> Result<FoundSources, FieldError> {
+    /// The kernel gives no list.
+    pub fn find_sources(&self, local: &[IpAddr], before: &DeviceSources) -> Result<FoundSources, FieldError> {
         let found = self.gateway.find_beside(local.to_vec())?;
-        let sources = DeviceSources::new(&found.devices, local, &found.others);
-        if let Some(problem) = sources_problems(&sources).pop() {
-            return Err(plane_field(problem));
-        }
+        let of = |prefixes: &[Prefix]| DeviceSources::new(prefixes, local, &found.others);
+        let all = of(&found.devices);
+        let overflow: Vec<_> = sources_problems(&all).into_iter().map(plane_field).collect();
+        let sources = match &overflow[..] {
+            [] => all,
+            _ => of(&within_room(found.devices.clone(), before.prefixes())),
+        };
         Ok(FoundSources {
             sources: match found.follows_interfaces {
                 true => sources.following_interfaces(),
                 false => sources,
             },
             without_subnet: found.without_subnet,
+            overflow,
         })
     }
 }
@@ -73,6 +80,7 @@ impl GatewaySection {
     pub(super) fn find_addresses(&self) -> Result<Addresses, FieldError> {
         let found = self.find_beside(self.local_addresses()?)?;
         match found.without_subnet.first() {
+            Some(problem) if self.interfaces.is_empty() => Err(problem.clone()),
             // An address that is named can come later, and its subnet with it.
             Some(problem) if self.addresses.is_none() && found.devices.is_empty() => Err(problem.clone()),
             _ => Ok(found),
@@ -85,7 +93,7 @@ impl GatewaySection {
         let own = addresses::own().map_err(failed)?;
         let mut without_subnet = Vec::new();
         let (here, devices) = if self.interfaces.is_empty() {
-            let here = self.around(&own, &local)?;
+            let here = self.around(&own, &local, &mut without_subnet);
             (here.clone(), here)
         } else {
             let links = Links::list().map_err(|error| failed(InterfaceError::Links(error)))?;
@@ -168,7 +176,8 @@ impl GatewaySection {
         &self,
         own: &[InterfaceAddress],
         local: &[IpAddr],
-    ) -> Result<Vec<InterfaceAddress>, FieldError> {
+        without_subnet: &mut Vec<FieldError>,
+    ) -> Vec<InterfaceAddress> {
         let mut all = Vec::new();
         for address in local {
             let is_there =
@@ -178,13 +187,13 @@ impl GatewaySection {
                 |own: &&InterfaceAddress| there.iter().any(|there| there.interface == own.interface);
             let here: Vec<_> = own.iter().filter(is_beside).cloned().collect();
             if self.device_prefixes.is_none() && addresses::subnets_of(&here).is_empty() {
-                return Err(missing(&format!(
+                without_subnet.push(missing(&format!(
                     "no interface of this machine is in a subnet of {address}"
                 )));
             }
             all.extend(here);
         }
-        Ok(all)
+        all
     }
 
     fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
@@ -210,6 +219,16 @@ fn missing(why: &str) -> FieldError {
     FieldError::new(&["gateway"], problem)
 }
 
+/// As many as there is room for, of `before` first.
+fn within_room(mut prefixes: Vec<Prefix>, before: &[Prefix]) -> Vec<Prefix> {
+    if prefixes.len() > PREFIXES_MAX {
+        prefixes.sort_by_key(|prefix| !before.contains(prefix));
+        prefixes.truncate(PREFIXES_MAX);
+        prefixes.sort_unstable();
+    }
+    prefixes
+}
+
 /// Without those that others contain.
 fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
     prefixes.sort_by_key(Prefix::bits);
@@ -226,7 +245,7 @@ fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 #[cfg(test)]
 mod tests {
     use super::super::GatewayConfig;
-    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, merged};
+    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, merged, within_room};
 
     const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
 
@@ -252,6 +271,19 @@ mod tests {
         let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).into();
         let kept: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
         assert_eq!(kept, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
+    }
+
+    /// Whoever sends router advertisements adds subnets.
+    #[test]
+    fn subnets_in_force_keep_their_room() {
+        let subnet = |n: u8| Prefix::around([10, n, 0, 0].into(), 16).unwrap();
+        let before: Vec<Prefix> = (100..110).map(subnet).collect();
+        let found: Vec<Prefix> = (90..110).map(subnet).collect();
+        let kept = within_room(found, &before);
+        assert_eq!(kept.len(), 16);
+        assert!(before.iter().all(|prefix| kept.contains(prefix)));
+        assert_eq!(within_room((90..110).map(subnet).collect(), &kept), kept);
+        assert_eq!(within_room(before.clone(), &kept), before);
     }
 
     /// A trunk with a VLAN of devices and a VLAN of services, and a bridge whose ports are on both sides.

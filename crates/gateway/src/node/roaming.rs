@@ -8,7 +8,7 @@ use linewarden_dataplane::Opening;
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 
 use super::Node;
-use crate::audit::{Happening, session_name};
+use crate::audit::{CloseReason, Happening, session_name};
 
 /// Reports in one question.
 const REPORTS_PER_ASK: usize = 256;
@@ -136,7 +136,7 @@ impl Node {
         self.trail.note(Happening::SessionClosed {
             device,
             session: session_name(session),
-            newer_at,
+            reason: CloseReason::Elsewhere { newer_at },
         });
         tracing::debug!(%device, %newer_at, "its session here is over: it has a newer one elsewhere");
     }

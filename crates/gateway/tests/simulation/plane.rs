@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live, Miss,
-    ProverSet, Provers, Row, SessionView, Store, StoreError,
+    ClosedSession, Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live,
+    Miss, ProverSet, Provers, Row, SessionView, Store, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -316,8 +316,8 @@ impl DataPlane for Plane {
         self.0.lock().unwrap().host.reconfigure(live, boot_s)
     }
 
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        self.0.lock().unwrap().host.set_sources(sources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        self.0.lock().unwrap().host.set_sources(sources)
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {

@@ -69,7 +69,7 @@ pub use response::{Checked, Unspent, Verified};
 pub use sealed::Handled;
 
 use crate::classic::verifier::Verifier;
-use crate::frame::Meta;
+use crate::frame::{Meta, ip_from_bytes};
 use crate::ids::{DeviceId, Period, RoundNumber};
 use crate::time::Now;
 use crate::verdict::{VERDICT_SLOTS, Verdict};
@@ -142,8 +142,15 @@ impl Gateway {
     }
 
     /// Puts other settings into force. A session keeps the lease that it was granted, and its ACK repeated names that
-    /// (LAP/1 1.4.4).
+    /// (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed
+    /// (LAP/1 1.4.13).
     pub fn reconfigure(&mut self, live: Live) {
+        if let Some(sources) = &live.sources {
+            for line in self.lines.values_mut() {
+                line.session_id
+                    .take_if(|_| sources.owns(ip_from_bytes(line.session.from.src_ip)));
+            }
+        }
         self.config.sources = live.sources;
         self.config.lease_s = live.lease_s;
         self.config.nak_per_s = live.nak_per_s;

@@ -114,6 +114,10 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 	if (is_loopback && !LW_READ(s->loopback))
 		return 0;
 	__u32 refused = LW_READ(s->refused);
+
+	/* There are more than there is room for. */
+	if (refused > LW_REFUSED)
+		return 0;
 	int is_inside = lw_in_prefixes(s, high, low);
 
 #pragma clang loop unroll(disable)

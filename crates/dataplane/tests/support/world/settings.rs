@@ -1,17 +1,18 @@
 //! Settings that change while packets flow, on the oracle and all data planes alike, and what lease a repeated ACK names
 //! after such a change (LAP/1 1.4.4).
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use linewarden_dataplane::{DataPlane as _, Live, Store};
 use linewarden_protocol::gateway::{self, LineView};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_protocol::sources::{DeviceSources, Prefix};
+use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use linewarden_protocol::verdict::Verdict;
 
 use super::{INGRESS, World};
 use crate::support::reply;
-use crate::support::shape::own_address;
+use crate::support::shape::{device_prefixes, own_address};
 
 /// The settings in force and the leases before, in the time of oracle and `host`.
 pub struct Settings {
@@ -69,9 +70,22 @@ impl World {
     /// From now on devices are in these prefixes.
     pub fn move_devices(&mut self, prefixes: &[&str]) {
         let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+        self.set_sources(&prefixes, &[own_address()]);
+    }
+
+    /// From now on the gateway's machine has these addresses beside its own.
+    pub fn move_gateway(&mut self, addresses: &[IpAddr]) {
+        let further = addresses.iter().copied().map(OwnAddress::alone);
+        let own: Vec<_> = [own_address()].into_iter().chain(further).collect();
+        self.set_sources(&device_prefixes(), &own);
+    }
+
+    /// From now on devices are in these prefixes, and the gateway's machine has these addresses.
+    pub fn set_sources(&mut self, prefixes: &[Prefix], own: &[OwnAddress]) {
         let mut live = self.live();
-        live.sources = DeviceSources::new(&prefixes, &self.shape.config().local, &[own_address()]);
+        live.sources = DeviceSources::new(prefixes, &self.shape.config().local, own);
         self.reconfigure(&live);
+        self.each_plane(|plane, _| drop(plane.set_sources(&live.sources)));
     }
 
     /// Settings that forward to the devices' side are refused as a whole.

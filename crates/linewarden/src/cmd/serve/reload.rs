@@ -21,6 +21,8 @@ pub struct Reloader {
     local: Vec<IpAddr>,
     /// From where messages are taken.
     sources: DeviceSources,
+    /// The sources are to be set once more: see [`linewarden_dataplane::DataPlane::set_sources`].
+    is_settling: bool,
     /// What the log has on the machine's addresses.
     logged: Vec<FieldError>,
 }
@@ -36,6 +38,8 @@ impl Reloader {
             in_packets,
             local: config.local.clone(),
             sources: config.sources(),
+            // Sessions of the process before, at addresses that the machine got meanwhile.
+            is_settling: true,
             logged: Vec::new(),
         }
     }
@@ -45,28 +49,44 @@ impl Reloader {
     /// # Errors
     /// The gateway has ended.
     pub fn follow_addresses(&mut self, gateway: &Gateway) -> Result<(), GatewayError> {
-        let (sources, problems, what) = match self.file.value.find_sources(&self.local) {
-            Ok(found) => (found.sources, found.without_subnet, "an interface has no subnet"),
-            Err(error) => {
-                let what = "the machine's addresses cannot be followed; the data plane keeps the last ones";
-                (self.sources.clone(), vec![error], what)
-            }
+        let Some(sources) = self.find_sources() else {
+            return Ok(());
         };
-        for problem in problems.iter().filter(|problem| !self.logged.contains(problem)) {
-            tracing::warn!(%problem, "{what}");
-        }
-        self.logged = problems;
-        if sources == self.sources {
+        let is_changed = sources != self.sources;
+        if is_changed {
+            let prefixes: Vec<String> = sources.prefixes().iter().map(ToString::to_string).collect();
+            tracing::info!(
+                device_prefixes = prefixes.join(" "),
+                refused_addresses = sources.refused().len(),
+                "addresses of this machine have changed; the data plane follows"
+            );
+        } else if !self.is_settling {
             return Ok(());
         }
-        let prefixes: Vec<String> = sources.prefixes().iter().map(ToString::to_string).collect();
-        tracing::info!(
-            device_prefixes = prefixes.join(" "),
-            refused_addresses = sources.refused().len(),
-            "addresses of this machine have changed; the data plane follows"
-        );
+        self.is_settling = is_changed;
         self.sources = sources.clone();
-        gateway.with_plane(move |plane| plane.set_sources(&sources))
+        gateway.set_sources(sources)
+    }
+
+    /// Those of now; `None`: they cannot be looked up. What is new to the log is logged.
+    fn find_sources(&mut self) -> Option<DeviceSources> {
+        let (sources, warnings, errors) = match self.file.value.find_sources(&self.local, &self.sources) {
+            Ok(found) => (Some(found.sources), found.without_subnet, found.overflow),
+            Err(error) => (None, Vec::new(), vec![error]),
+        };
+        let is_new = |problem: &&FieldError| !self.logged.contains(problem);
+        for problem in warnings.iter().filter(is_new) {
+            tracing::warn!(%problem, "an interface has no subnet");
+        }
+        for problem in errors.iter().filter(is_new) {
+            tracing::error!(
+                %problem,
+                action = "set device_prefixes to the devices' subnets",
+                "not all addresses of this machine can be followed; devices at some addresses are not admitted"
+            );
+        }
+        self.logged = [warnings, errors].concat();
+        sources
     }
 
     /// Reads the file again. The audit record is opened anew in any case: it may have been moved away.
@@ -106,6 +126,7 @@ impl Reloader {
         };
         gateway.change(change).map_err(|error| refused(&next, &error))?;
         self.sources = sources;
+        self.is_settling = true;
         if let Some(in_packets) = &self.in_packets {
             in_packets.refresh();
         }

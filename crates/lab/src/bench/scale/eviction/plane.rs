@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
 use linewarden_dataplane::{
-    Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live, Miss, Row,
-    SessionView, StoreError,
+    ClosedSession, Config, Counters, DataPlane, DataPlaneError, Event, KeyedSession, Left, LineStatus, Live,
+    Miss, Row, SessionView, StoreError,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
@@ -150,8 +150,8 @@ impl DataPlane for Plane {
         DataPlane::reconfigure(&mut self.inner().host, live, boot_s)
     }
 
-    fn set_sources(&mut self, sources: &DeviceSources) {
-        DataPlane::set_sources(&mut self.inner().host, sources);
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        DataPlane::set_sources(&mut self.inner().host, sources)
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
