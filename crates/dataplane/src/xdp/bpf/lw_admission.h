@@ -56,19 +56,6 @@ static __always_inline int lw_is_addressed(struct lw_ctx *c)
 	return lw_is_own_slow(ifindex, mac);
 }
 
-/* As lw_parse(); of frames for other stations nothing is the gateway's. */
-static __always_inline enum lw_kind lw_parse_own(struct lw_ctx *c)
-{
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
-
-	if ((!c->frame.local && kind != LW_KIND_P4DRA) || lw_is_addressed(c))
-		return kind;
-	c->frame.local = 0;
-	if (kind == LW_KIND_P4DRA)
-		return LW_KIND_OTHER;
-	return kind == LW_KIND_BROKEN_OURS ? LW_KIND_BROKEN : kind;
-}
-
 static __always_inline struct lw_sources *lw_sources_of(struct lw_control *control_block, __u32 is6)
 {
 	return &control_block->sources[LW_READ(control_block->source_bank) & 1].family[is6 & 1];
@@ -129,6 +116,9 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 	return is_inside;
 }
 
+/* The half of a word that holds an IPv4 address, see lw_mapped(). */
+#define LW_HALF4(word) (((__u32 *)&(word))[1])
+
 /* Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {
@@ -137,16 +127,19 @@ static __always_inline int lw_is_device(struct lw_ctx *c)
 	struct lw_prefix *p = &s->prefix[0];
 	__u64 addr[2];
 
-	lw_source_address(&c->frame, addr);
-	if (LW_READ(s->quick)) {
-		__u64 differs = ((addr[1] & p->mask[1]) ^ p->net[1]);
-		__u64 first = addr[1] ^ s->address[0][1], second = addr[1] ^ s->address[1][1];
+	if (!is6) {
+		__u32 src = c->frame.ip4->src;
 
-		if (is6) {
-			differs |= (addr[0] & p->mask[0]) ^ p->net[0];
-			first |= addr[0] ^ s->address[0][0];
-			second |= addr[0] ^ s->address[1][0];
-		}
+		if (LW_READ(s->quick) && (src & LW_HALF4(p->mask[1])) == LW_HALF4(p->net[1]) &&
+		    src != LW_HALF4(s->address[0][1]) && src != LW_HALF4(s->address[1][1]))
+			return 1;
+	}
+	lw_source_address(&c->frame, addr);
+	if (is6 && LW_READ(s->quick)) {
+		__u64 differs = ((addr[0] & p->mask[0]) ^ p->net[0]) | ((addr[1] & p->mask[1]) ^ p->net[1]);
+		__u64 first = (addr[0] ^ s->address[0][0]) | (addr[1] ^ s->address[0][1]);
+		__u64 second = (addr[0] ^ s->address[1][0]) | (addr[1] ^ s->address[1][1]);
+
 		if (!differs && first && second)
 			return 1;
 	}

@@ -16,10 +16,10 @@ struct lw_key {
 	__u8 is_mac;
 };
 
-static __always_inline void lw_mac_key(struct lw_key *key, __u64 mac, __u32 ingress, const __u16 vlan[2])
+static __always_inline void lw_mac_key(struct lw_key *key, __u64 mac, __u32 ingress, __u32 vlans)
 {
 	key->a = mac;
-	key->b = (__u64)ingress << 32 | (__u32)vlan[0] << 16 | vlan[1];
+	key->b = (__u64)ingress << 32 | vlans;
 	key->is_mac = 1;
 }
 

@@ -351,21 +351,25 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse_own(c);
+	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
 
 	if (kind == LW_KIND_UDP) {
 		__u16 port = c->frame.udp->dst;
 
 		if (port == cfg.lap_port && lw_is_data_up(&c->frame))
 			return lw_sealed(c);
-		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port))) {
+		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port)) &&
+		    lw_is_addressed(c)) {
 			bpf_tail_call(c->xdp, &kept_programs, LW_KEPT_GATEWAY);
 			/* The table is empty: somebody has removed its pin, and the process has ended. */
 			return LW_DROP_STOPPED;
 		}
 	}
-	if (kind == LW_KIND_P4DRA)
-		return lw_to_p4dra(c);
+	if (kind == LW_KIND_P4DRA) {
+		if (lw_is_addressed(c))
+			return lw_to_p4dra(c);
+		kind = LW_KIND_OTHER;
+	}
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
 	return lw_note_dropped(c, kind, verdict ? verdict : LW_DROP_GATE);

@@ -52,7 +52,7 @@ static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 {
 	struct lw_key key;
 
-	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlan);
+	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlans);
 	__u64 hash = lw_hash(key.a, key.b);
 	__u32 now_s = c->cpu->clock_boot_s;
 	struct lw_bucket *bucket = lw_at(&by_mac, lw_bucket_1(hash));

@@ -8,9 +8,10 @@
 
 static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse_own(c);
+	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
 
-	if (kind == LW_KIND_UDP && c->frame.local) {
+	/* Asked in each branch, and not once before them: what the parser has found stays in registers. */
+	if (kind == LW_KIND_UDP && c->frame.local && lw_is_addressed(c)) {
 		int is_lap = c->frame.udp->dst == cfg.lap_port;
 
 		if (is_lap || (cfg.classic_port && c->frame.udp->dst == cfg.classic_port)) {
@@ -19,15 +20,18 @@ static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 			return is_lap ? lw_lap(c) : lw_classic(c);
 		}
 	}
-	if (kind == LW_KIND_P4DRA)
-		return lw_to_p4dra(c);
+	if (kind == LW_KIND_P4DRA) {
+		if (lw_is_addressed(c))
+			return lw_to_p4dra(c);
+		kind = LW_KIND_OTHER;
+	}
 	if (cfg.gate != LW_GATE_OFF)
 		return lw_gate(c, kind);
-	if (kind == LW_KIND_BROKEN_OURS)
-		return LW_DROP_TRUNCATED;
-	if ((kind == LW_KIND_FRAGMENT || kind == LW_KIND_EXTENSION) && c->frame.local)
-		return LW_PASS_UNPARSED;
-	return LW_PASS_FOREIGN;
+	int is_parsed = kind != LW_KIND_BROKEN_OURS && kind != LW_KIND_FRAGMENT && kind != LW_KIND_EXTENSION;
+
+	if (is_parsed || !c->frame.local || !lw_is_addressed(c))
+		return LW_PASS_FOREIGN;
+	return kind == LW_KIND_BROKEN_OURS ? LW_DROP_TRUNCATED : LW_PASS_UNPARSED;
 }
 
 static __always_inline int lw_gateway(struct xdp_md *ctx)

@@ -307,8 +307,8 @@ static __always_inline void lw_origin(const struct lw_ctx *c, struct lw_origin *
 	lw_source_address(f, o->addr);
 	o->mac = lw_mac(f->eth->src);
 	o->ingress = c->xdp->ingress_ifindex;
-	o->vlan[0] = f->vlan[0] | (bound ? LW_BOUND : 0);
-	o->vlan[1] = f->vlan[1];
+	o->vlan[0] = f->vlans >> 16 | (bound ? LW_BOUND : 0);
+	o->vlan[1] = f->vlans;
 	o->port = f->udp->src;
 }
 
@@ -353,7 +353,7 @@ __noinline int lw_leave(struct lw_session *session, struct lw_origin *o, __u32 p
 
 	/* Not BOUND any more is a difference, too. */
 	if (moved) {
-		lw_mac_key(&old, lw_mac(session->mac), session->ingress, vlan);
+		lw_mac_key(&old, lw_mac(session->mac), session->ingress, (__u32)vlan[0] << 16 | vlan[1]);
 		lw_binding_leave(&old, place);
 	}
 	return 0;
@@ -503,7 +503,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!renewal) {
 		if (bound)
-			lw_mac_key(&mac_key, o.mac, o.ingress, c->frame.vlan);
+			lw_mac_key(&mac_key, o.mac, o.ingress, c->frame.vlans);
 		enum lw_verdict owned = lw_check_owner(&addr_key, &mac_key, bound, place, now_s, claimed);
 
 		if (owned)

@@ -73,6 +73,7 @@ enum lw_kind {
 };
 
 struct lw_frame {
+	struct xdp_md *xdp; /* NULL of a packet that leaves, which has no fragments */
 	void *end; /* data_end */
 	struct lw_eth *eth;
 	struct lw_ip4 *ip4; /* or */
@@ -80,11 +81,10 @@ struct lw_frame {
 	struct lw_udp *udp;
 	__u8 *payload; /* of UDP, or of a frame that is not IP */
 	__u32 payload_length; /* by the UDP header; within the frame */
-	__u32 behind; /* bytes of the frame behind `end`, in fragments */
-	__u16 vlan[2];
+	__u32 vlans; /* the outer one above the inner one */
 	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
 	__u8 local; /* addressed to the gateway itself */
-	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are in no place of `vlan` */
+	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are not in `vlans` */
 	__u8 icmp6_type; /* 0 if not ICMPv6 */
 	__u16 type; /* of a frame that is not IP: Ethernet type behind the tags, as on the wire */
 };
@@ -110,6 +110,18 @@ static __always_inline int lw_is_local6(const __u32 *dst)
 	return 0;
 }
 
+/* Bytes of the frame behind what the program sees, in fragments. */
+static __always_inline __u32 lw_behind(const struct lw_frame *f)
+{
+	if (!cfg.frags || !f->xdp)
+		return 0;
+	__u64 seen = (long)f->xdp->data_end - (long)f->xdp->data;
+
+	/* Or clang would subtract the pointers one by one. */
+	asm volatile("" : "+r"(seen));
+	return bpf_xdp_get_buff_len(f->xdp) - (__u32)seen;
+}
+
 /* Bytes of the frame from there on, also in fragments. */
 static __always_inline __u32 lw_room(const struct lw_frame *f, const void *cursor)
 {
@@ -117,9 +129,15 @@ static __always_inline __u32 lw_room(const struct lw_frame *f, const void *curso
 
 	/* Or clang would add to one of the pointers first. */
 	asm volatile("" : "+r"(room));
-	if (cfg.frags)
-		room += f->behind;
-	return room;
+	return room + lw_behind(f);
+}
+
+/* Whether the frame has so many bytes from there on. What the program sees mostly holds them: only else fragments are asked for. */
+static __always_inline int lw_has(const struct lw_frame *f, const void *cursor, __u32 bytes)
+{
+	__u32 seen = (long)f->end - (long)cursor;
+
+	return bytes <= seen || bytes - seen <= lw_behind(f);
 }
 
 /* The UDP header and payload; `room` is what the IP header leaves for them. */
@@ -154,7 +172,7 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
 		return LW_KIND_BROKEN;
 	/* Lengths are compared with the frame without pointer arithmetic on `total`, which the kernel would forget. */
-	if (total > lw_room(f, cursor))
+	if (!lw_has(f, cursor, total))
 		return LW_KIND_BROKEN;
 	f->ip4 = ip;
 	f->local = lw_is_local4(ip->dst);
@@ -190,7 +208,7 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 		return LW_KIND_BROKEN;
 	__u32 payload = bpf_ntohs(ip->payload_length);
 
-	if ((*(__u8 *)cursor) >> 4 != 6 || payload > lw_room(f, ip + 1))
+	if ((*(__u8 *)cursor) >> 4 != 6 || !lw_has(f, ip + 1, payload))
 		return LW_KIND_BROKEN;
 	f->ip6 = ip;
 	f->is6 = 1;
@@ -260,8 +278,7 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 		/* A priority tag leaves its place to the tag behind it. */
 		__u32 first = lw_vlan_word(outer), is_first = -((first + 0x7fff) >> 15);
 
-		f->vlan[0] = first | (second & ~is_first);
-		f->vlan[1] = second & is_first;
+		f->vlans = (first | (second & ~is_first)) << 16 | (second & is_first);
 	}
 	if (type == LW_ETH_P_IP)
 		return lw_parse_ip4(f, cursor);
@@ -276,11 +293,8 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 
 static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-
-	if (cfg.frags)
-		f->behind = bpf_xdp_get_buff_len(ctx) - (__u32)((long)end - (long)data);
-	return lw_parse_frame(data, end, f);
+	f->xdp = ctx;
+	return lw_parse_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, f);
 }
 
 static __always_inline int lw_is_between_hosts(const struct lw_frame *f)
@@ -353,15 +367,14 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 	__u64 sum = 0;
 
 	if (!f->is6) {
+		/* Lifetime, protocol and checksum as one word: loads of bytes that were stored one by one would wait for them. */
 		__u32 *w = (__u32 *)f->ip4;
-		__u32 src = f->ip4->src;
+		__u32 rest = (w[2] & bpf_htonl(0x00ff0000)) | bpf_htonl(64 << 24), src = w[3], dst = w[4];
 
-		sum += (__u64)src + f->ip4->dst;
-		f->ip4->src = f->ip4->dst;
-		f->ip4->dst = src;
-		f->ip4->ttl = 64;
-		f->ip4->checksum = 0;
-		f->ip4->checksum = lw_fold((__u64)w[0] + w[1] + w[2] + w[3] + w[4]);
+		sum += (__u64)src + dst;
+		w[2] = rest | (__u32)lw_fold((__u64)w[0] + w[1] + rest + src + dst) << 16;
+		w[3] = dst;
+		w[4] = src;
 	} else {
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -373,12 +386,11 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 		}
 		f->ip6->hop_limit = 64;
 	}
-	__u16 port = f->udp->src;
+	__u32 *ports = (__u32 *)f->udp, turned = *ports >> 16 | *ports << 16;
 
-	f->udp->src = f->udp->dst;
-	f->udp->dst = port;
+	*ports = turned;
 	/* Pseudo header: protocol and UDP length; and the length once more in the UDP header itself. */
-	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + f->udp->src + f->udp->dst;
+	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + turned;
 }
 
 /* The UDP checksum of a reply: `sum` is that of the turned headers and of the payload as 32-bit words. */
