@@ -3,8 +3,11 @@
 /// The limbs of a big-endian number, least significant first; limbs that it does not reach are zero.
 pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
     limbs.fill(0);
-    for (limb, bytes) in limbs.iter_mut().zip(bytes.rchunks(8)) {
-        *limb = bytes.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
+    let (first, whole) = bytes.as_rchunks();
+    let last = first.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
+    let whole = whole.iter().rev().map(|bytes| u64::from_be_bytes(*bytes));
+    for (limb, value) in limbs.iter_mut().zip(whole.chain([last])) {
+        *limb = value;
     }
 }
 

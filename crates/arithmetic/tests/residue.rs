@@ -64,7 +64,7 @@ fn left_by(work: impl FnOnce() + Send) -> Vec<u64> {
     })
 }
 
-/// The words of a number as operations have it: limbs of 64 bits, and words of 52.
+/// The words of a number as operations have it: limbs of 64 bits, and words of 52, as integers and as doubles.
 fn words(number: &BigUint) -> Vec<u64> {
     let words_of = |bits: u64| {
         let count = number.bits() / bits;
@@ -74,7 +74,7 @@ fn words(number: &BigUint) -> Vec<u64> {
         })
     };
     words_of(64)
-        .chain(words_of(52))
+        .chain(words_of(52).flat_map(|word| [word, (word as f64).to_bits()]))
         .filter(|word| *word > 1 << 40)
         .collect()
 }
@@ -130,7 +130,10 @@ fn products_leave_no_factor_on_the_stack() {
         let key = key.public();
         let mut random = testing::Random::new();
         let [mask, factor] = [(); 2].map(|()| random.uniform(8 * size.bytes() - 1));
-        let secrets: HashSet<u64> = [&mask, &factor].into_iter().flat_map(words).collect();
+        // Tables have a factor times R, for R of eight numbers at a time.
+        let radix_bits = 8 * size.bytes() / 256 * 260;
+        let form = (&factor << radix_bits) % BigUint::from_bytes_be(key.as_bytes());
+        let secrets: HashSet<u64> = [&mask, &factor, &form].into_iter().flat_map(words).collect();
         let [mask, factor] = [mask, factor].map(|number| bytes(&number, size.bytes()));
         let mut table = Table::new(size, 1);
         let mut one = vec![0; size.bytes()];

@@ -123,12 +123,8 @@ impl<W: Kernels, const B: usize> Group<W, B> {
             entry[lane] = &key.entry;
         }
         let same = keys.iter().zip(keys.iter().skip(1)).all(|(a, b)| ptr::eq(*a, *b));
-        let mut words = [W::splat(0); WORDS_MAX];
-        read(&mut words, &k[..lanes], same);
         let mut block = [W::splat(0).factor(); BLOCK];
-        for (factor, word) in block.iter_mut().zip(words) {
-            *factor = word.factor();
-        }
+        read::<W>(&mut block, &k[..lanes], same);
         Self {
             moduli: Moduli {
                 n: read_long::<W, B>(&n[..lanes], same),
@@ -210,21 +206,7 @@ impl<W: Kernels, const B: usize> Group<W, B> {
     #[inline(always)]
     pub(crate) fn least(&self, x: &Long<W, B>) -> [W; WORDS_MAX] {
         let mut words = words::<W, B>(x);
-        // Of numbers below 3 n.
-        for _ in 0..2 {
-            let mut less = [W::splat(0); WORDS_MAX];
-            let mut carry = W::splat(0);
-            for ((less, word), n) in less.iter_mut().zip(&words).zip(self.moduli.n.as_flattened()) {
-                let difference = word.sub(W::word(*n)).add(carry);
-                *less = difference.low();
-                carry = difference.carry();
-            }
-            // All ones where that was negative.
-            let not_carry = W::splat(u64::MAX).sub(carry);
-            for (word, less) in words.iter_mut().zip(less) {
-                *word = word.and(carry).or(less.and(not_carry));
-            }
-        }
+        W::subtract(&mut words, self.moduli.n.as_flattened());
         words
     }
 }
@@ -312,20 +294,20 @@ pub(crate) fn words<W: Register, const B: usize>(long: &Long<W, B>) -> [W; WORDS
 /// Numbers in rows, ready to be multiplied: of one number, if all lanes have the `same`.
 #[inline(always)]
 pub(crate) fn read_long<W: Register, const B: usize>(numbers: &[&[Row]], same: bool) -> Long<W, B> {
-    let mut words = [W::splat(0); WORDS_MAX];
-    read(&mut words, numbers, same);
-    factors::<W, B>(&words)
+    let mut long = zero::<W, B>();
+    read::<W>(long.as_flattened_mut(), numbers, same);
+    long
 }
 
 #[inline(always)]
-fn read<W: Register>(words: &mut [W; WORDS_MAX], numbers: &[&[Row]], same: bool) {
+fn read<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], same: bool) {
     match (numbers, same) {
         ([number, ..], true) => {
-            for (word, of_number) in words.iter_mut().zip(number.iter().flat_map(|row| &row.0)) {
-                *word = W::splat(*of_number);
+            for (factor, word) in factors.iter_mut().zip(number.iter().flat_map(|row| &row.0)) {
+                *factor = W::splat(*word).factor();
             }
         }
-        _ => load(words, numbers),
+        _ => load(factors, numbers, W::factor),
     }
 }
 

@@ -16,6 +16,7 @@
 #![allow(clippy::indexing_slicing)] // Constant indices, and blocks of a sum that has twice as many as a number.
 #![allow(clippy::needless_range_loop)] // Rows and columns of products have their names.
 
+use super::row::{self, WORDS_MAX};
 use super::sweep::{join, madd, normalise, split, sweep, sweep_out};
 #[cfg(target_arch = "x86_64")]
 use super::{Half, Ifma};
@@ -39,7 +40,7 @@ pub(crate) struct Moduli<W: Register, const B: usize> {
     pub(crate) m: Long<W, B>,
 }
 
-/// What is compiled for each backend by itself, and called.
+/// What is compiled for each backend by itself, and called: never inlined, so that one after the other uses the same stack.
 pub(crate) trait Kernels: Register {
     /// `a = a b / R mod n`, below 3 n if `a b < n R`.
     fn multiply<const B: usize>(a: &mut Long<Self, B>, b: &Long<Self, B>, moduli: &Moduli<Self, B>);
@@ -56,6 +57,12 @@ pub(crate) trait Kernels: Register {
     );
     /// `out = table[number]`, having read all entries: the number is secret. It is one for all lanes.
     fn pick<const B: usize>(out: &mut Long<Self, B>, table: &[Long<Self, B>], number: u64);
+    /// See [`row::load_be`].
+    fn load_be(words: &mut [Self; WORDS_MAX], numbers: &[&[u8]]);
+    /// See [`row::store_be`].
+    fn store_be(numbers: &mut [&mut [u8]], words: &[Self; WORDS_MAX]);
+    /// Takes n off reduced words that are below 3 n, until they are below n.
+    fn subtract(words: &mut [Self; WORDS_MAX], n: &[Self::Factor]);
 }
 
 macro_rules! kernels {
@@ -64,6 +71,7 @@ macro_rules! kernels {
             #[inline(always)]
             fn multiply<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
+                #[inline(never)]
                 fn compiled<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
                     multiply::<$word, B>(a, b, moduli);
                 }
@@ -76,6 +84,7 @@ macro_rules! kernels {
             #[inline(always)]
             fn square<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
+                #[inline(never)]
                 fn compiled<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
                     square::<$word, B>(a, moduli);
                 }
@@ -88,6 +97,7 @@ macro_rules! kernels {
             #[inline(always)]
             fn reduce<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
+                #[inline(never)]
                 fn compiled<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
                     reduce::<$word, B>(out, number, moduli);
                 }
@@ -100,6 +110,7 @@ macro_rules! kernels {
             #[inline(always)]
             fn multiply_add<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
                 $(#[target_feature(enable = $features)])?
+                #[inline(never)]
                 fn compiled<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
                     multiply_add::<$word, B>(out, a, b, c);
                 }
@@ -112,6 +123,7 @@ macro_rules! kernels {
             #[inline(always)]
             fn pick<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
                 $(#[target_feature(enable = $features)])?
+                #[inline(never)]
                 fn compiled<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
                     pick::<$word, B>(out, table, number);
                 }
@@ -119,6 +131,45 @@ macro_rules! kernels {
                 // SAFETY: the type's contract, the CPU has the instructions.
                 unsafe {
                     compiled(out, table, number);
+                }
+            }
+            #[inline(always)]
+            fn load_be(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
+                    row::load_be(words, numbers);
+                }
+                #[allow(unused_unsafe)] // Of the backend that needs none.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(words, numbers);
+                }
+            }
+            #[inline(always)]
+            fn store_be(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
+                    row::store_be(numbers, words);
+                }
+                #[allow(unused_unsafe)] // Of the backend that needs none.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(numbers, words);
+                }
+            }
+            #[inline(always)]
+            fn subtract(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
+                    subtract::<$word>(words, n);
+                }
+                #[allow(unused_unsafe)] // Of the backend that needs none.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(words, n);
                 }
             }
         }
@@ -238,6 +289,24 @@ fn pick<W: Register, const B: usize>(out: &mut Long<W, B>, table: &[Long<W, B>],
         let mask = W::splat(std::hint::black_box(mask));
         for (out, word) in out.iter_mut().zip(entry.as_flattened()) {
             *out = W::merge(*out, *word, mask);
+        }
+    }
+}
+
+#[inline(always)]
+fn subtract<W: Register>(words: &mut [W; WORDS_MAX], n: &[W::Factor]) {
+    for _ in 0..2 {
+        let mut less = [W::splat(0); WORDS_MAX];
+        let mut carry = W::splat(0);
+        for ((less, word), n) in less.iter_mut().zip(&*words).zip(n) {
+            let difference = word.sub(W::word(*n)).add(carry);
+            *less = difference.low();
+            carry = difference.carry();
+        }
+        // All ones where that was negative.
+        let not_carry = W::splat(u64::MAX).sub(carry);
+        for (word, less) in words.iter_mut().zip(less) {
+            *word = word.and(carry).or(less.and(not_carry));
         }
     }
 }

@@ -54,9 +54,9 @@ impl Row {
     }
 }
 
-/// The words of numbers in rows, as many numbers as lanes; words that the rows do not reach stay as they are.
+/// The words of numbers in rows, as many numbers as lanes, in a form; where no row reaches, they are zero.
 #[inline(always)]
-pub(crate) fn load<W: Register>(words: &mut [W], numbers: &[&[Row]]) {
+pub(crate) fn load<W: Register, T>(words: &mut [T], numbers: &[&[Row]], form: impl Fn(W) -> T) {
     const ZERO: [u64; ROW] = [0; ROW];
     for (index, words) in words.chunks_mut(ROW).enumerate() {
         let mut rows = [&ZERO; ROW];
@@ -67,7 +67,7 @@ pub(crate) fn load<W: Register>(words: &mut [W], numbers: &[&[Row]]) {
         }
         let columns = W::columns(rows.get(..W::LANES).unwrap_or_default());
         for (word, column) in words.iter_mut().zip(columns) {
-            *word = column;
+            *word = form(column);
         }
     }
 }
@@ -88,7 +88,9 @@ pub(crate) fn load_be<W: Register>(words: &mut [W], numbers: &[&[u8]]) {
         *place = rows;
     }
     let mut limbs = [W::splat(0); WORDS_MAX];
-    load(&mut limbs, refs.get(..W::LANES).unwrap_or_default());
+    load(&mut limbs, refs.get(..W::LANES).unwrap_or_default(), |word: W| {
+        word
+    });
     repack::<W, 64, { WORD_BITS }>(words, &limbs);
     for word in words {
         *word = word.low();

@@ -205,6 +205,7 @@ fn loaded<W: Word8>(_: std::marker::PhantomData<W>) {
             load(
                 &mut words,
                 &of_rows[lanes.clone()].iter().map(|x| &x[..]).collect::<Vec<_>>(),
+                |word| word,
             );
             assert_eq!(stored(&words), numbers[lanes]);
         }

@@ -4,8 +4,8 @@
 use super::{Element, Fault, RsaPublic, Size};
 use crate::eight::group::{Group, factors, read_long, same, words};
 use crate::eight::kernel::Long;
-use crate::eight::row::{Row, WORDS_MAX, load_be, store_be};
-use crate::eight::{Backend, Kernels, LANES, Register, Task, Word8};
+use crate::eight::row::{Row, WORDS_MAX};
+use crate::eight::{Backend, Kernels, LANES, Task, Word8};
 use crate::stack::wiped;
 
 /// Each signature to the power of 65537 modulo its key's n, into its output; true for those that were below n. The output of the others is
@@ -73,8 +73,9 @@ pub fn check_eight(
     Ok(std::array::from_fn(|lane| equal[lane] && below[lane]))
 }
 
-/// A bound of the stack that eight products use (`tests/residue.rs` measures it).
-const PRODUCT_STACK_BYTES: usize = 192 << 10;
+/// Bounds of the stack that eight products of 2,048 and of 3,072 bits use (`tests/residue.rs` measures them). Overwriting
+/// more than the first-level cache holds takes as long as several products.
+const PRODUCT_STACK_BYTES: [usize; 2] = [48 << 10, 64 << 10];
 
 /// Of each lane its first number, below its key's n, times all its factors modulo n. The stack is wiped: a signature's factors are secrets.
 ///
@@ -99,13 +100,24 @@ pub fn product_eight(
     if below(keys, first) != [true; 8] {
         return Err(Fault::Range);
     }
-    let task = Product {
-        keys,
-        first,
-        factors,
-        outputs,
-    };
-    wiped::<PRODUCT_STACK_BYTES, _>(|| backend.run(task));
+    match size {
+        Size::Bits2048 => wiped::<{ PRODUCT_STACK_BYTES[0] }, _>(|| {
+            backend.run(Product::<8> {
+                keys,
+                first,
+                factors,
+                outputs,
+            });
+        }),
+        Size::Bits3072 => wiped::<{ PRODUCT_STACK_BYTES[1] }, _>(|| {
+            backend.run(Product::<12> {
+                keys,
+                first,
+                factors,
+                outputs,
+            });
+        }),
+    }
     Ok(())
 }
 
@@ -157,7 +169,7 @@ impl Power<'_> {
             let group = group::<W, B>(&self.keys, lane);
             let signature = read_be::<W, B>(&self.signatures[lanes.clone()]);
             let power = group.power_65536(&signature, &signature);
-            store_be(&mut self.outputs[lanes], &group.least(&power));
+            W::store_be(&mut self.outputs[lanes], &group.least(&power));
         }
     }
 }
@@ -190,7 +202,7 @@ impl Check<'_> {
             let group = group::<W, B>(&self.keys, lane);
             let signature = read_be::<W, B>(&self.signatures[lanes.clone()]);
             let mut hash = [W::splat(0); WORDS_MAX];
-            load_be(&mut hash, &self.hashes[lanes.clone()]);
+            W::load_be(&mut hash, &self.hashes[lanes.clone()]);
             let mut product = group.reduce(&hash);
             multiply_all(
                 &group,
@@ -218,28 +230,26 @@ pub(super) fn agree<W: Kernels, const B: usize>(
     same(&group.least(&power), &group.least(product))
 }
 
-struct Product<'a> {
+/// Of moduli of B blocks. One function for both sizes has a frame as large as both.
+struct Product<'a, const B: usize> {
     keys: [&'a RsaPublic; 8],
     first: [&'a [u8]; 8],
     factors: [&'a [Element<'a>]; 8],
     outputs: [&'a mut [u8]; 8],
 }
 
-impl Task for Product<'_> {
+impl<const B: usize> Task for Product<'_, B> {
     type Output = ();
 
     #[inline(always)]
     fn run<W: Word8>(self) {
-        match self.keys[0].size() {
-            Size::Bits2048 => self.sized::<W::Register, 8>(),
-            Size::Bits3072 => self.sized::<W::Register, 12>(),
-        }
+        self.on::<W::Register>();
     }
 }
 
-impl Product<'_> {
+impl<const B: usize> Product<'_, B> {
     #[inline(always)]
-    fn sized<W: Kernels, const B: usize>(mut self) {
+    fn on<W: Kernels>(mut self) {
         for lane in (0..LANES).step_by(W::LANES) {
             let lanes = lane..lane + W::LANES;
             let group = group::<W, B>(&self.keys, lane);
@@ -250,7 +260,7 @@ impl Product<'_> {
                 &mut product,
                 &self.factors[lanes.clone()],
             );
-            store_be(&mut self.outputs[lanes], &group.least(&product));
+            W::store_be(&mut self.outputs[lanes], &group.least(&product));
         }
     }
 }
@@ -290,8 +300,8 @@ fn group<W: Kernels, const B: usize>(keys: &[&RsaPublic; 8], lane: usize) -> Gro
 }
 
 #[inline(always)]
-pub(super) fn read_be<W: Register, const B: usize>(numbers: &[&[u8]]) -> Long<W, B> {
+pub(super) fn read_be<W: Kernels, const B: usize>(numbers: &[&[u8]]) -> Long<W, B> {
     let mut words = [W::splat(0); WORDS_MAX];
-    load_be(&mut words, numbers);
+    W::load_be(&mut words, numbers);
     factors::<W, B>(&words)
 }

@@ -8,7 +8,7 @@ use super::eight::agree;
 use super::public::{LIMBS_MAX, WIDE_LIMBS_MAX};
 use super::{Fault, KeyError, RsaPublic, Size};
 use crate::eight::group::{Group, Prepared, factors, read_long, words, zero};
-use crate::eight::row::{Row, WORDS_MAX, load_be, store_be};
+use crate::eight::row::{Row, WORDS_MAX};
 use crate::eight::{Backend, Kernels, LANES, Task, Word8};
 use crate::modulus::accumulate;
 use crate::stack::wiped;
@@ -138,12 +138,12 @@ impl RsaPrivate {
         {
             return Err(Fault::Length);
         }
-        let task = PowerEight {
-            key: &self.0,
-            numbers,
-            outputs: outputs.each_mut().map(|output| &mut **output),
-        };
-        let sound = wiped::<STACK_BYTES, _>(|| backend.run(task));
+        let key = &*self.0;
+        let roots = outputs.each_mut().map(|output| &mut **output);
+        let sound = wiped::<STACK_BYTES, _>(|| match size {
+            Size::Bits2048 => backend.run(PowerEight::<8, 4> { key, numbers, roots }),
+            Size::Bits3072 => backend.run(PowerEight::<12, 6> { key, numbers, roots }),
+        });
         if sound {
             return Ok(());
         }
@@ -352,28 +352,26 @@ fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; 
     out
 }
 
-struct PowerEight<'a> {
+/// Of moduli of B blocks, with prime factors of P. One function for both sizes has a frame as large as both.
+struct PowerEight<'a, const B: usize, const P: usize> {
     key: &'a Key,
     numbers: [&'a [u8]; 8],
-    outputs: [&'a mut [u8]; 8],
+    roots: [&'a mut [u8]; 8],
 }
 
-impl Task for PowerEight<'_> {
+impl<const B: usize, const P: usize> Task for PowerEight<'_, B, P> {
     /// Whether all results are right.
     type Output = bool;
 
     #[inline(always)]
     fn run<W: Word8>(self) -> bool {
-        match self.key.public.size() {
-            Size::Bits2048 => self.sized::<W::Register, 8, 4>(),
-            Size::Bits3072 => self.sized::<W::Register, 12, 6>(),
-        }
+        self.on::<W::Register>()
     }
 }
 
-impl PowerEight<'_> {
+impl<const B: usize, const P: usize> PowerEight<'_, B, P> {
     #[inline(always)]
-    fn sized<W: Kernels, const B: usize, const P: usize>(mut self) -> bool {
+    fn on<W: Kernels>(mut self) -> bool {
         let key = self.key;
         let n = Group::<W, B>::load(&[key.public.prepared(); LANES][..W::LANES]);
         let p = Group::<W, P>::load(&[&*key.p.prepared; LANES][..W::LANES]);
@@ -390,7 +388,7 @@ impl PowerEight<'_> {
         for lane in (0..LANES).step_by(W::LANES) {
             let lanes = lane..lane + W::LANES;
             let mut number = [W::splat(0); WORDS_MAX];
-            load_be(&mut number, &self.numbers[lanes.clone()]);
+            W::load_be(&mut number, &self.numbers[lanes.clone()]);
             let number = n.reduce(&number);
             let mut blinded = number;
             n.multiply(&mut blinded, &of_power);
@@ -407,7 +405,7 @@ impl PowerEight<'_> {
             let root = n.least(&root);
             let right = agree(&n, &factors::<W, B>(&root), &number);
             sound &= right[..W::LANES].iter().all(|right| *right);
-            store_be(&mut self.outputs[lanes], &root);
+            W::store_be(&mut self.roots[lanes], &root);
         }
         sound
     }

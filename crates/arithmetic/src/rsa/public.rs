@@ -14,7 +14,7 @@ pub(super) const WIDE_LIMBS_MAX: usize = 50;
 pub(super) const LIMBS_MAX: usize = 48;
 
 /// A bound of the stack that a product uses (`tests/residue.rs` measures it).
-const STACK_BYTES: usize = 16 << 10;
+const STACK_BYTES: usize = 8 << 10;
 
 /// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for one number and for eight at a time.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use zeroize::Zeroize as _;
 
 use super::{Fault, RsaPublic, Size};
 use crate::eight::group::Group;
-use crate::eight::row::{Row, WORDS_MAX, load_be, store_rows};
+use crate::eight::row::{Row, WORDS_MAX, store_rows};
 use crate::eight::{Backend, Kernels, LANES, Task, Word8};
 
 /// Numbers modulo one key, in the form in which [`product_eight`](super::product_eight) and its like multiply: 320 bytes each of 2,048 bits, 512
@@ -141,7 +141,7 @@ impl Forms<'_> {
         let n = Group::<W, B>::load(prepared.get(..W::LANES).unwrap_or_default());
         for numbers in self.numbers.chunks(W::LANES) {
             let mut number = [W::splat(0); WORDS_MAX];
-            load_be(&mut number, numbers);
+            W::load_be(&mut number, numbers);
             // What is reduced is over R; n's entry is R^2.
             let mut form = n.reduce(&number);
             n.enter(&mut form);
