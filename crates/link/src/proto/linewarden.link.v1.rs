@@ -179,7 +179,6 @@ pub mod reception {
         Admit(super::Provision),
         #[prost(bytes, tag = "3")]
         Nak(::prost::alloc::vec::Vec<u8>),
-        /// The NAK to a REQUEST whose statement, which is not authenticated, excludes every row that is left.
         #[prost(bytes, tag = "4")]
         NakByStatement(::prost::alloc::vec::Vec<u8>),
     }
