@@ -258,7 +258,7 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
 #[test]
 fn datagrams_that_the_kernel_drops_are_counted() {
     // A datagram takes more than 256 B of a receive buffer.
-    let sent = socket_recv_buffer_size(&socket(([127, 0, 0, 1], 0))).unwrap() as u64 / 256;
+    let sent = socket_recv_buffer_size(socket(([127, 0, 0, 1], 0))).unwrap() as u64 / 256;
     // No process answers there.
     let gateway = socket(([127, 0, 0, 1], 0));
     let tunnel = Tunnel {

@@ -218,7 +218,8 @@ impl DeviceSources {
     /// Whether more than [`REFUSED_MAX`] addresses of a family are refused. Then no source of that family is admitted.
     #[must_use]
     pub fn overflows(&self, v4: bool) -> bool {
-        self.overflows[usize::from(!v4)]
+        let [of_v4, of_v6] = self.overflows;
+        if v4 { of_v4 } else { of_v6 }
     }
 
     /// Whether an address is the machine's, or a broadcast address of its subnets, inside the prefixes or not.

@@ -70,11 +70,17 @@ impl Reloader {
 
     /// Those of now; `None`: they cannot be looked up. What is new to the log is logged.
     fn find_sources(&mut self) -> Option<DeviceSources> {
-        let (sources, warnings, errors) = match self.file.value.find_sources(&self.local, &self.sources) {
-            Ok(found) => (Some(found.sources), found.without_subnet, found.overflow),
-            Err(error) => (None, Vec::new(), vec![error]),
-        };
         let is_new = |problem: &&FieldError| !self.logged.contains(problem);
+        let (sources, warnings, errors) = match self.file.value.find_sources(&self.local, &self.sources) {
+            Ok(found) => (found.sources, found.without_subnet, found.overflow),
+            Err(problem) => {
+                if is_new(&&problem) {
+                    tracing::error!(%problem, "looking up the machine's addresses failed; the data plane keeps the last ones");
+                }
+                self.logged = vec![problem];
+                return None;
+            }
+        };
         for problem in warnings.iter().filter(is_new) {
             tracing::warn!(%problem, "an interface has no subnet");
         }
@@ -82,11 +88,11 @@ impl Reloader {
             tracing::error!(
                 %problem,
                 action = "set device_prefixes to the devices' subnets",
-                "not all addresses of this machine can be followed; devices at some addresses are not admitted"
+                "the data plane has no room for all addresses of this machine; devices at some or all addresses are not admitted"
             );
         }
         self.logged = [warnings, errors].concat();
-        sources
+        Some(sources)
     }
 
     /// Reads the file again. The audit record is opened anew in any case: it may have been moved away.
