@@ -247,10 +247,9 @@ pub trait DataPlane: Send {
     /// # Errors
     /// Those of the kernel; then nothing has changed.
     fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
-    /// Takes messages from other sources, and closes the sessions at addresses that the machine has now, which are returned: the
-    /// addresses of the machine's interfaces have changed. A RESPONSE that was judged by the former sources may still open a session: call this twice, a moment
-    /// apart. In `xdp` the calling thread has to
-    /// be in the network namespace of the interfaces.
+    /// Replaces the sources that messages are accepted from, and closes the sessions at addresses that the machine has now. Returns the
+    /// closed sessions. A RESPONSE that was checked against the former sources may still open a session: call this function twice, a
+    /// second apart. In `xdp` the calling thread has to be in the network namespace of the interfaces.
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession>;
     /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);

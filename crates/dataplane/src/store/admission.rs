@@ -202,8 +202,7 @@ impl Store {
         self.regions.set_port(ifindex, macs)
     }
 
-    /// Puts other sources into force, while packets flow, and closes the sessions at addresses that the machine has now: returns these.
-    /// A RESPONSE that a packet thread has judged by the former sources may still open one: call this twice, a moment apart.
+    /// As [`DataPlane::set_sources`](crate::DataPlane::set_sources), while packets flow.
     pub fn set_sources(&self, sources: &DeviceSources) -> Vec<ClosedSession> {
         if let Some(control) = self.regions.control.first() {
             put(control, sources);

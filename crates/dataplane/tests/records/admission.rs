@@ -9,7 +9,7 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, STRANGER, gateway_end, service_end};
-use crate::support::shape::{Shape, device_prefixes};
+use crate::support::shape::{Shape, device_prefixes, own_address};
 use crate::support::world::World;
 
 /// What a device that has its keys claims as its address, and whether it may.
@@ -124,47 +124,48 @@ fn taken_addresses(gate: Gate) -> Vec<Record> {
     )];
     if gate == Gate::Open {
         let datagram = |_: &World| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
-        records.push(record(
-            "a datagram of a session at an address that the gateway's machine has since",
-            with_session,
-            datagram,
-            DropGate,
-        ));
-        records.push(record(
-            "a datagram of a session at an address outside the prefixes that the gateway's machine has since",
-            |w| {
-                w.pool(A, 0, 4);
-                w.open_bound(A, false);
-                w.set_sources(&device_prefixes()[1..], &[OwnAddress::alone(A.end(false).ip)]);
-            },
-            datagram,
-            DropGate,
-        ));
-        records.push(record(
-            "a datagram of a session at an address outside the prefixes",
-            |w| {
-                w.pool(A, 0, 4);
-                w.open_bound(A, false);
-                w.set_sources(&device_prefixes()[1..], &[]);
-            },
-            datagram,
-            PassSession,
-        ));
+        let own = OwnAddress::alone(A.end(false).ip);
+        for (name, prefixes, own, verdict) in [
+            (
+                "that the gateway's machine has now",
+                0,
+                vec![own_address(), own],
+                DropGate,
+            ),
+            (
+                "outside the prefixes that the gateway's machine has now",
+                1,
+                vec![own],
+                DropGate,
+            ),
+            ("outside the prefixes", 1, vec![], PassSession),
+        ] {
+            records.push(record(
+                format!("a datagram of a session at an address {name}"),
+                move |w| {
+                    w.pool(A, 0, 4);
+                    w.open_bound(A, false);
+                    w.set_sources(&device_prefixes()[prefixes..], &own);
+                },
+                datagram,
+                verdict,
+            ));
+        }
     }
-    for (name, family, count, verdict) in [
-        ("64 refused IPv4 addresses, IPv4", false, 63, ReplyChallenge),
-        ("65 refused IPv4 addresses, IPv4", false, 64, DropSourceNotDevice),
-        ("65 refused IPv4 addresses, IPv6", true, 64, ReplyChallenge),
+    for (refused, v6, verdict) in [
+        (64, false, ReplyChallenge),
+        (65, false, DropSourceNotDevice),
+        (65, true, ReplyChallenge),
     ] {
         records.push(record(
-            format!("REQUEST with {name}"),
+            format!("REQUEST with {refused} refused IPv4 addresses, IPv6: {v6}"),
             move |w| {
                 w.pool(A, 0, 4);
                 let address = |n| IpAddr::from([10, 66, 1, n]);
-                // One is the gateway's own, one its subnet's broadcast address.
-                w.move_gateway(&(0..count - 1).map(address).collect::<Vec<_>>());
+                // Two more are the gateway's own address and the broadcast address of its subnet.
+                w.move_gateway(&(0..refused - 2).map(address).collect::<Vec<_>>());
             },
-            move |w| A.frame(family).udp(&w.request(A)),
+            move |w| A.frame(v6).udp(&w.request(A)),
             verdict,
         ));
     }

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(kept, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
     }
 
-    /// Whoever sends router advertisements adds subnets.
+    /// Router advertisements add subnets.
     #[test]
     fn subnets_in_force_keep_their_room() {
         let subnet = |n: u8| Prefix::around([10, n, 0, 0].into(), 16).unwrap();

@@ -309,20 +309,20 @@ impl Node {
         }
     }
 
-    /// A REQUEST of a device that is not here was answered that no row is left. Anybody can send one.
+    /// A REQUEST of a device that is not here was answered with a NAK: the registry can lease no row. Anybody can send the REQUEST.
     pub(super) fn note_unserved(&mut self, device: DeviceId) {
         self.status.unserved += 1;
         if self.unserved.is_due(device, self.now_ns) {
             self.trail.note(Happening::Exhausted { device });
             tracing::warn!(
                 %device,
-                action = "enroll the device again with --replace",
-                "request refused: no row is left for the device"
+                action = "see `linewarden device show`; enroll the device again with --replace",
+                "request refused: no row can be leased for the device"
             );
         }
     }
 
-    /// Likewise because of what the REQUEST states, which anybody can forge.
+    /// As [`Node::note_unserved`], where rows are left, and the REQUEST states that the device has answered them. Anybody can forge that.
     pub(super) fn note_stated_beyond(&mut self, device: DeviceId) {
         self.status.unserved += 1;
         if self.stated_beyond.is_due(device, self.now_ns) {

@@ -142,8 +142,7 @@ impl Gateway {
     }
 
     /// Puts other settings into force. A session keeps the lease that it was granted, and its ACK repeated names that
-    /// (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed
-    /// (LAP/1 1.4.13).
+    /// (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed (LAP/1 1.4.13).
     pub fn reconfigure(&mut self, live: Live) {
         if let Some(sources) = &live.sources {
             for line in self.lines.values_mut() {
