@@ -122,20 +122,22 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 /* Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {
-	__u32 is6 = c->frame.is6;
-	struct lw_sources *s = lw_sources_of(c->control, is6);
-	struct lw_prefix *p = &s->prefix[0];
 	__u64 addr[2];
 
-	if (!is6) {
+	if (!c->frame.is6) {
+		struct lw_sources *s = lw_sources_of(c->control, 0);
 		__u32 src = c->frame.ip4->src;
 
-		if (LW_READ(s->quick) && (src & LW_HALF4(p->mask[1])) == LW_HALF4(p->net[1]) &&
+		if (LW_READ(s->quick) && (src & LW_HALF4(s->prefix[0].mask[1])) == LW_HALF4(s->prefix[0].net[1]) &&
 		    src != LW_HALF4(s->address[0][1]) && src != LW_HALF4(s->address[1][1]))
 			return 1;
+		return lw_is_device_slow(0, lw_mapped(src), 0);
 	}
+	struct lw_sources *s = lw_sources_of(c->control, 1);
+
 	lw_source_address(&c->frame, addr);
-	if (is6 && LW_READ(s->quick)) {
+	if (LW_READ(s->quick)) {
+		struct lw_prefix *p = &s->prefix[0];
 		__u64 differs = ((addr[0] & p->mask[0]) ^ p->net[0]) | ((addr[1] & p->mask[1]) ^ p->net[1]);
 		__u64 first = (addr[0] ^ s->address[0][0]) | (addr[1] ^ s->address[0][1]);
 		__u64 second = (addr[0] ^ s->address[1][0]) | (addr[1] ^ s->address[1][1]);
@@ -143,7 +145,7 @@ static __always_inline int lw_is_device(struct lw_ctx *c)
 		if (!differs && first && second)
 			return 1;
 	}
-	return lw_is_device_slow(addr[0], addr[1], is6);
+	return lw_is_device_slow(addr[0], addr[1], 1);
 }
 
 #endif

@@ -167,10 +167,16 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	if ((void *)(ip + 1) > f->end)
 		return LW_KIND_BROKEN;
 	__u32 total = bpf_ntohs(ip->total_length);
-	__u32 header = (ip->version_ihl & 0x0f) * 4;
+	int has_options = ip->version_ihl != 0x45; /* or is not of version 4 */
 
-	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
+	if (has_options) {
+		__u32 header = (ip->version_ihl & 0x0f) * 4;
+
+		if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
+			return LW_KIND_BROKEN;
+	} else if (total < sizeof(*ip)) {
 		return LW_KIND_BROKEN;
+	}
 	/* Lengths are compared with the frame without pointer arithmetic on `total`, which the kernel would forget. */
 	if (!lw_has(f, cursor, total))
 		return LW_KIND_BROKEN;
@@ -178,7 +184,7 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	f->local = lw_is_local4(ip->dst);
 	if (ip->fragment & bpf_htons(0x3fff))
 		return LW_KIND_FRAGMENT;
-	if (header != sizeof(*ip))
+	if (has_options)
 		return LW_KIND_EXTENSION;
 	if (ip->protocol != LW_PROTO_UDP)
 		return LW_KIND_IP;
