@@ -314,8 +314,8 @@ pub struct Control {
     pub listening: AtomicU64,
     /// Not 0: the filter holds every device that is enrolled.
     pub filtering: AtomicU64,
-    /// Zero.
-    pub pad: [AtomicU64; 2],
+    /// Where IPv4 devices may be, if one prefix and two addresses say it all: the network above the mask, and the addresses.
+    pub quick4: [AtomicU64; 2],
     /// Settings that may change.
     pub live: LiveCells,
     /// Number of the process that the memory belongs to.

@@ -17,16 +17,38 @@ use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 const NO_MAC: u64 = u64::MAX;
 /// Stands for an interface that is gone: its place is taken by another one, and those behind it are still found.
 const GONE: u64 = 1 << 32;
+/// A prefix in [`Control::quick4`] that contains nothing: no address has a bit that the mask has not.
+const NO_PREFIX: u64 = 1 << 32;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
 const MAPPED_BITS: u8 = 96;
 
 /// Puts other sources into force. The ones before stay whole for whoever reads them just now.
 pub(super) fn put(control: &Control, sources: &DeviceSources) {
+    let [quick_prefix, quick_refused] = &control.quick4;
+    quick_prefix.store(NO_PREFIX, Release);
     let next = control.source_bank.load(Acquire).wrapping_add(1);
-    if let Some(bank) = control.sources.get((next & 1) as usize) {
+    let bank = control.sources.get((next & 1) as usize);
+    if let Some(bank) = bank {
         fill_bank(bank, sources);
     }
     control.source_bank.store(next, Release);
+    let [prefix, refused] = bank.map_or([NO_PREFIX, 0], quick4);
+    quick_refused.store(refused, Release);
+    quick_prefix.store(prefix, Release);
+}
+
+/// See [`Control::quick4`].
+fn quick4(bank: &SourceBank) -> [u64; 2] {
+    let [v4, _] = &bank.family;
+    let half = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
+    let ([first, ..], [one, other, ..]) = (&v4.prefix, &v4.address);
+    match v4.quick.load(Relaxed) {
+        0 => [NO_PREFIX, 0],
+        _ => [
+            half(&first.net) << 32 | half(&first.mask),
+            half(other) << 32 | half(one),
+        ],
+    }
 }
 
 fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
@@ -35,7 +57,7 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
     }
 }
 
-/// The bytes of a bank with these sources in force, for those who read the memory from the kernel.
+/// The bytes of a bank with these sources in force, and of [`Control::quick4`], for those who read the memory from the kernel.
 ///
 /// # Errors
 /// No memory.
@@ -54,6 +76,7 @@ pub(crate) fn bank_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
             let words = prefixes.chain(&family.address).flat_map(load);
             bytes.extend(words.flat_map(u64::to_ne_bytes));
         }
+        bytes.extend(quick4(bank).into_iter().flat_map(u64::to_ne_bytes));
     }
     Ok(bytes)
 }
@@ -309,6 +332,7 @@ mod tests {
             "fd66:0:0:1::1",
             "2001:db8::1",
         ];
+        let mut any_quick = false;
         for set in &sets {
             let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
             for (local, others) in locals
@@ -325,9 +349,20 @@ mod tests {
                         expected,
                         "{address}, {set:?}, {local:?}"
                     );
+                    let quick = address.is_ipv4() && admits_at_first_sight(control, address);
+                    assert!(!quick || expected, "{address}, {set:?}, {local:?}");
+                    any_quick |= quick;
                 }
             }
         }
+        assert!(any_quick);
+    }
+
+    /// As `lw_is_device()` reads [`Control::quick4`].
+    fn admits_at_first_sight(control: &Control, address: IpAddr) -> bool {
+        let [prefix, refused] = load(&control.quick4).map(|word| [word >> 32, word & 0xffff_ffff]);
+        let [_, source] = words(address).map(|word| word >> 32);
+        source & prefix[1] == prefix[0] && !refused.contains(&source)
     }
 
     #[test]

@@ -116,20 +116,19 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 	return is_inside;
 }
 
-/* The half of a word that holds an IPv4 address, see lw_mapped(). */
-#define LW_HALF4(word) (((__u32 *)&(word))[1])
-
-/* Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. */
+/*
+ * Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. Those of
+ * IPv4 are beside `fresh`, which all messages need.
+ */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {
 	__u64 addr[2];
 
 	if (!c->frame.is6) {
-		struct lw_sources *s = lw_sources_of(c->control, 0);
+		__u64 prefix = LW_READ(c->control->quick4[0]), refused = LW_READ(c->control->quick4[1]);
 		__u32 src = c->frame.ip4->src;
 
-		if (LW_READ(s->quick) && (src & LW_HALF4(s->prefix[0].mask[1])) == LW_HALF4(s->prefix[0].net[1]) &&
-		    src != LW_HALF4(s->address[0][1]) && src != LW_HALF4(s->address[1][1]))
+		if ((src & (__u32)prefix) == prefix >> 32 && src != (__u32)refused && src != refused >> 32)
 			return 1;
 		return lw_is_device_slow(0, lw_mapped(src), 0);
 	}

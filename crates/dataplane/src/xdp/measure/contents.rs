@@ -182,7 +182,9 @@ fn sources_in(control: &[u8]) -> Vec<u8> {
     let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
     let at = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
     let bank = control.get(at..at + size_of::<SourceBank>());
-    bank.unwrap_or_default().to_vec()
+    let at = offset_of!(Control, quick4);
+    let quick4 = control.get(at..at + size_of::<[u64; 2]>());
+    [bank, quick4].map(Option::unwrap_or_default).concat()
 }
 
 /// The numbers of the interfaces on the devices' side, and their MAC addresses.
