@@ -20,6 +20,8 @@
 
 pub mod bsm;
 pub mod calibration;
+mod filter;
+mod flood;
 pub mod gpu;
 pub mod key;
 pub mod lane;

@@ -74,12 +74,16 @@ impl Recently {
     }
 }
 
-/// Ticks since an entry was noted; the most for a place that is empty.
+/// Ticks since an entry was noted; the most for a place that is empty. A message may have arrived before its sender was noted, since it
+/// waited: then none have passed.
 fn age(entry: u64, now: u64) -> u64 {
+    const WAITED_MAX: u64 = 11 * 16;
     let ticks = (1 << (64 - TAG_BITS)) - 1;
     match entry & ticks {
         0 => u64::MAX,
-        noted => (now + ticks - noted) % ticks,
+        noted => Some((now + ticks - noted) % ticks)
+            .filter(|age| *age < ticks - WAITED_MAX)
+            .unwrap_or(0),
     }
 }
 
@@ -123,6 +127,7 @@ mod tests {
         recently.note(one, at(0));
         recently.note(two, at(1));
         assert!(recently.has(one, at(30)) && recently.has(two, at(30)) && !recently.has(other, at(30)));
+        assert!(recently.has(two, at(0)), "it came before the other was noted");
         assert!(!recently.has(one, at(61)) && recently.has(two, at(61)), "an age");
         recently.note(one, at(61));
         recently.note(third, at(62));
@@ -130,6 +135,7 @@ mod tests {
         assert!(!recently.has(two, at(62)), "the oldest makes room");
         recently.forget(one);
         assert!(!recently.has(one, at(62)) && recently.has(third, at(62)));
+        assert!(!recently.has(one, at(7 * 86_400)), "half of the ticks later");
         // Ticks begin again after twelve days.
         let days = at(13 * 86_400);
         recently.note(one, days);

@@ -1,5 +1,6 @@
 //! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash as _, Hasher as _};
 
+use crate::flood::{Filter, Flood};
 use crate::key::Material;
 use crate::lane::{Eight, Graphics, Lost, OneByOne, Places};
 use crate::message::{Envelope, KeyId, TimeMs};
@@ -23,7 +25,7 @@ use crate::scheduler::{
 };
 use crate::scheme::Scheme;
 use crate::store::Revocations;
-use crate::udp::Datagram;
+use crate::udp::{Datagram, Inbox};
 
 /// Where verified messages go. Called from lanes' threads.
 pub trait Delivery: Send + Sync {
@@ -45,7 +47,7 @@ fn deadline(priority: Priority) -> Span {
 
 /// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses, but on its own link, where
 /// all have the same first half.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -229,6 +231,7 @@ pub struct Service {
     fingerprints: FingerprintKey,
     sources: [u8; 16],
     newcomers: Newcomers,
+    flood: Flood,
     jobs: Vec<Job<Checked>>,
 }
 
@@ -301,6 +304,7 @@ impl Service {
             fingerprints: FingerprintKey::new(fingerprints),
             sources,
             newcomers: Newcomers::new(),
+            flood: Flood::new(&sources),
             jobs: Vec::new(),
         })
     }
@@ -309,50 +313,88 @@ impl Service {
     /// those of sources that have sent invalid ones are dropped here, and those of new sources beyond a rate.
     pub fn take(&mut self, datagram: &Datagram<'_>) {
         self.shared.received.fetch_add(1, Ordering::Relaxed);
+        match self.job(datagram) {
+            Ok(Some(job)) => self.jobs.push(job),
+            Ok(None) => {
+                self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(refusal) => self.shared.refusals.count(refusal),
+        }
+    }
+
+    /// None of a stranger's while too many of them wait.
+    fn job(&mut self, datagram: &Datagram<'_>) -> Result<Option<Job<Checked>>, Refusal> {
         let arrived = self.submitter.now().before(datagram.queued.into());
-        let key = match Envelope::parse(datagram.bytes) {
-            Ok(envelope) => envelope.key_id,
-            Err(refusal) => return self.shared.refusals.count(refusal),
-        };
+        let envelope = Envelope::parse(datagram.bytes).inspect_err(|_| {
+            if Envelope::has_magic(datagram.bytes) {
+                self.flood.stranger(false);
+                self.flood.refused();
+            } else {
+                self.flood.broken();
+            }
+        })?;
+        let key = envelope.key_id;
         let from = self.sender(datagram.sender.ip(), key);
         let known = self.shared.known.has(from.sender, arrived);
-        if !known && self.submitter.is_crowded() && self.is_one_too_many(from.source, arrived) {
-            self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
-            return;
+        if known {
+            self.flood.known(datagram.sender.ip(), key, arrived);
+        } else {
+            let crowded = self.submitter.is_crowded();
+            self.flood.stranger(crowded);
+            if crowded && self.is_one_too_many(from.source, key, arrived)? {
+                return Ok(None);
+            }
         }
         let now = (self.shared.clock)();
-        let screened = {
+        let (message, fresh_for_ms) = {
             let receiver = self
                 .shared
                 .receiver
                 .read()
                 .unwrap_or_else(PoisonError::into_inner);
             let message = receiver.screen(datagram.bytes.to_vec(), now);
-            message.map(|message| (receiver.fresh_for_ms(message.stamp(), now), message))
+            let message = message.inspect_err(|_| {
+                if !known {
+                    self.flood.refused();
+                }
+            })?;
+            let fresh_for_ms = receiver.fresh_for_ms(message.stamp(), now);
+            (message, fresh_for_ms)
         };
-        match screened {
-            Ok((fresh_for_ms, message)) => {
-                let priority = message.stamp().priority;
-                let meta = Meta {
-                    sender: from.sender,
-                    work: work(&message, known),
-                    deadline: arrived + deadline(priority),
-                    // Verified later, it would be refused as too old.
-                    expires: self.submitter.now() + Span::from_millis(fresh_for_ms),
-                    fingerprint: Some(self.fingerprints.of(message.bytes())),
-                    ..Meta::new(self.class(&message), priority, from.source, arrived)
-                };
-                self.jobs.push(Job {
-                    meta,
-                    payload: message,
-                });
-            }
-            Err(refusal) => self.shared.refusals.count(refusal),
+        if !known {
+            self.flood.taken(datagram.sender.ip(), key, from.sender);
         }
+        let priority = message.stamp().priority;
+        let meta = Meta {
+            sender: from.sender,
+            work: work(&message, known),
+            deadline: arrived + deadline(priority),
+            // Verified later, it would be refused as too old.
+            expires: self.submitter.now() + Span::from_millis(fresh_for_ms),
+            fingerprint: Some(self.fingerprints.of(message.bytes())),
+            ..Meta::new(self.class(&message), priority, from.source, arrived)
+        };
+        Ok(Some(Job {
+            meta,
+            payload: message,
+        }))
     }
 
-    fn is_one_too_many(&mut self, source: Source, now: Time) -> bool {
-        self.shared.suspects.has(source, now) || !self.newcomers.takes_one(now)
+    /// Whether a stranger's message is dropped while too many of them wait. One that names no signer takes no place from others.
+    fn is_one_too_many(&mut self, source: Source, key: KeyId, now: Time) -> Result<bool, Refusal> {
+        if self.shared.suspects.has(source, now) {
+            return Ok(true);
+        }
+        let receiver = self
+            .shared
+            .receiver
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !receiver.has_signer(key) {
+            self.flood.refused();
+            return Err(Refusal::UnknownSigner);
+        }
+        Ok(!self.newcomers.takes_one(now))
     }
 
     /// Hands what was taken in to the lanes.
@@ -361,6 +403,28 @@ impl Service {
     /// The service has been shut down.
     pub fn submit(&mut self) -> Result<(), Closed> {
         self.submitter.submit(&mut self.jobs)
+    }
+
+    /// Has the kernel drop what is no message, and strangers' messages while more of them wait than lanes verify, or are refused at once: of
+    /// 50,000 a second or more, all but 5,000. Strangers' messages are not filtered while more than 1,024 senders are known. Call it with the inbox from which datagrams
+    /// are taken in, after each few of them.
+    ///
+    /// # Errors
+    /// The kernel's counters; a filter that it does not take is left out.
+    pub fn filter(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+        let now = self.submitter.now();
+        let known = &self.shared.known;
+        match self.flood.next(now, |sender| known.has(sender, now)) {
+            Some(Filter::Set(filter)) => inbox.set_filter(Some(&filter))?,
+            Some(Filter::Remove) => inbox.set_filter(None)?,
+            None => {}
+        }
+        if self.flood.has_filter() && !inbox.has_filter() {
+            self.flood.has_lost_filter();
+        }
+        let filtered = inbox.take_filtered();
+        self.shared.crowded_out.fetch_add(filtered, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What only processors are to be given, since the signer has no place on a device, is a class of its own.

@@ -22,6 +22,8 @@ use crate::scheme::Scheme;
 
 const MAGIC: &[u8; 2] = b"LS";
 const VERSION: u8 = 1;
+/// The first three bytes of all messages.
+pub(crate) const MAGIC_AND_VERSION: u32 = (MAGIC[0] as u32) << 16 | (MAGIC[1] as u32) << 8 | VERSION as u32;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 21;
 /// Bytes of a mask's name.
@@ -150,6 +152,11 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
+    /// Whether the first three bytes are a message's.
+    pub(crate) fn has_magic(bytes: &[u8]) -> bool {
+        bytes.len() >= HEADER_BYTES && bytes.starts_with(MAGIC) && bytes.get(2) == Some(&VERSION)
+    }
+
     /// Takes a datagram apart.
     ///
     /// # Errors

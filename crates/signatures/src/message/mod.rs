@@ -3,6 +3,7 @@
 mod envelope;
 mod stamp;
 
+pub(crate) use envelope::MAGIC_AND_VERSION;
 pub use envelope::{
     Draft, Envelope, HEADER_BYTES, MASK_NAME_BYTES, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, PayloadKind,
     Unsigned,

@@ -114,6 +114,11 @@ impl Receiver {
         self.signers.share_memory(bytes);
     }
 
+    /// Whether it accepts messages of this signer, revoked or not.
+    pub(crate) fn has_signer(&self, key: KeyId) -> bool {
+        self.signers.get(key).is_some()
+    }
+
     /// Whose messages it accepts, in no order.
     pub fn signers(&self) -> impl Iterator<Item = &Arc<PublicKey>> {
         self.signers.iter()

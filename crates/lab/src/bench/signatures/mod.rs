@@ -72,7 +72,7 @@ impl Size {
         over_rsa3072: Some(32),
         batches: &[1, 2, 4, 8, 16, 32, 96, 224, 512, 1_024, 2_048, 4_096, 8_160],
         engine_ms: 4_000,
-        flood_ms: 8_000,
+        flood_ms: 6_000,
         trace_ms: 400,
     };
     /// Some seconds, to see that it works.

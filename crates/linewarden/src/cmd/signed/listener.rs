@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use linewarden_signatures::service::Service;
 use linewarden_signatures::udp::{Datagram, Inbox};
 use nix::net::if_::if_nametoindex;
 
@@ -64,9 +65,14 @@ impl Listener {
     }
 
     /// Datagrams that the kernel has dropped, for want of room in that buffer.
-    pub fn kernel_drops(&self) -> Result<u64, Failure> {
+    pub fn kernel_drops(&mut self) -> Result<u64, Failure> {
         let dropped = self.inbox.lost().map_err(Failure::failed)?;
         Ok(self.dropped_before + dropped)
+    }
+
+    /// Has the kernel drop strangers' datagrams during a flood.
+    pub fn filter(&mut self, service: &mut Service) -> Result<(), Failure> {
+        service.filter(&mut self.inbox).map_err(Failure::failed)
     }
 
     /// Where the kernel says that it listens.

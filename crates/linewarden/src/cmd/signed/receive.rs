@@ -160,6 +160,7 @@ fn receive(
     loop {
         listener.receive(outputs, |datagram| service.take(&datagram))?;
         service.submit().map_err(Failure::failed)?;
+        listener.filter(service)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => return Ok(()),
             Some(Told::Reload) => reload(args, service, outputs),

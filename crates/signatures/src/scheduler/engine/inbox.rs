@@ -13,7 +13,7 @@
 //! and it unparks it. Unparking is remembered: a lane that has not yet parked does not park.
 //!
 //! Who wakes a lane takes the call away, so that one producer wakes it and not all. Those that see no call
-//! may rely on the woken one: it empties the inbox after it was woken, publishes, and looks again.
+//! may rely on the woken one: it takes out what lies in the inbox after it was woken, publishes, and looks again.
 //!
 //! An accelerator that waits for a batch wants to be woken from a number of jobs on. Producers count their
 //! jobs before they push them (so the count never falls below zero) and before they read the call, so the one
@@ -33,7 +33,10 @@ use super::super::job::Job;
 use super::super::lane::LaneId;
 
 /// Submissions that lie in the inbox at most.
-pub(super) const SUBMISSIONS_MAX: usize = 1_024;
+const SUBMISSIONS_MAX: usize = 1_024;
+/// Jobs from which on the inbox is crowded: lanes are behind with taking them in, and until they are taken in, the scheduler's bounds do not
+/// hold for them.
+const CROWDED_JOBS: usize = 256;
 /// Lanes that an engine has at most: a call fits a word.
 pub(super) const LANES_MAX: usize = 64;
 
@@ -67,6 +70,17 @@ impl<J> Inbox<J> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.submissions.is_empty()
+    }
+
+    /// Submissions that lie here.
+    pub(super) fn len(&self) -> usize {
+        self.submissions.len()
+    }
+
+    /// Whether lanes are behind with taking jobs in.
+    pub(super) fn is_crowded(&self) -> bool {
+        let (immediate, other) = self.counts();
+        immediate + other >= CROWDED_JOBS
     }
 
     pub(super) fn spare(&self) -> Vec<Job<J>> {
@@ -224,6 +238,20 @@ mod tests {
         let inbox = Inbox::new();
         (0..SUBMISSIONS_MAX).for_each(|_| inbox.push(jobs(1, 0)).unwrap());
         assert_eq!(inbox.push(jobs(2, 3)).unwrap_err(), jobs(2, 3));
-        assert_eq!(inbox.counts(), (SUBMISSIONS_MAX, 0));
+        assert_eq!(
+            (inbox.counts(), inbox.len()),
+            ((SUBMISSIONS_MAX, 0), SUBMISSIONS_MAX)
+        );
+    }
+
+    #[test]
+    fn an_inbox_of_many_jobs_is_crowded() {
+        let inbox = Inbox::new();
+        inbox.push(jobs(CROWDED_JOBS / 2, CROWDED_JOBS / 2 - 1)).unwrap();
+        assert!(!inbox.is_crowded());
+        inbox.push(jobs(0, 1)).unwrap();
+        assert!(inbox.is_crowded());
+        inbox.pop().unwrap();
+        assert!(!inbox.is_crowded());
     }
 }

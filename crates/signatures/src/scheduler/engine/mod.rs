@@ -18,6 +18,7 @@ mod stats;
 mod tests;
 mod worker;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
@@ -189,7 +190,7 @@ impl<J: Send + 'static> Engine<J> {
             latencies,
             lanes,
             lines: lines.collect(),
-            sink_panics: self.shared.sink_panics.load(std::sync::atomic::Ordering::Relaxed),
+            sink_panics: self.shared.sink_panics.load(Ordering::Relaxed),
             errors: state.errors,
         })
     }
@@ -244,9 +245,10 @@ impl<J> Submitter<J> {
         self.shared.now()
     }
 
-    /// Whether strangers' jobs waited too long when the core was last asked ([`Core::is_crowded`]); without a lock.
+    /// Whether strangers' jobs waited too long when the core was last asked ([`Core::is_crowded`]), or many jobs have come that it has not
+    /// seen; without a lock.
     pub fn is_crowded(&self) -> bool {
-        self.shared.crowded.load(std::sync::atomic::Ordering::Relaxed)
+        self.shared.crowded.load(Ordering::Relaxed) || self.shared.inbox.is_crowded()
     }
 
     /// Takes in all jobs of a list, and leaves it empty. Best with all datagrams that a receiver has at once.

@@ -10,7 +10,7 @@ use super::super::core::{Core, Decisions, Event, Start};
 use super::super::job::{Dropped, Job, Outcome, Ticket};
 use super::super::lane::LaneId;
 use super::super::time::Time;
-use super::inbox::{Inbox, SUBMISSIONS_MAX};
+use super::inbox::Inbox;
 use super::stats::LaneStats;
 
 /// Where results and dropped jobs go. Called from the lanes' threads, and from a producer's while it submits;
@@ -142,8 +142,8 @@ impl<J> Shared<J> {
     /// what is not in an earlier one.
     fn take_in(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);
-        // Not for ever, however fast producers are: what is left is seen before anybody parks.
-        for _ in 0..SUBMISSIONS_MAX {
+        // What comes meanwhile stays, or a fast producer would keep the lane from its work; whoever parks has seen that the inbox is empty.
+        for _ in 0..self.inbox.len() {
             let Some(mut jobs) = self.inbox.pop() else { break };
             arrivals.append(&mut jobs);
             self.inbox.recycle(jobs);

@@ -1,0 +1,362 @@
+//! A filter of classic BPF by which the kernel drops a flood before it lies in the socket's buffer (`SO_ATTACH_FILTER`).
+//!
+//! Of datagrams that are no messages by their length and first three bytes, a sample passes. Of messages all pass, or those of known senders
+//! and a sample of others. A sender is known by a tag: 32 bits of a hash of its source and the signer that its messages name, under secret
+//! numbers. A stranger is taken for a known sender with a chance of 2^-32 for each that is known. No right is needed for it.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
+
+use siphasher::sip::SipHasher13;
+use socket2::SockFilter;
+
+use crate::message::{HEADER_BYTES, KeyId, MAGIC_AND_VERSION};
+use crate::service::network;
+
+/// Known senders that a filter has room for: with them, it has a quarter of the instructions that the kernel takes.
+pub(crate) const KNOWN_MAX: usize = 1_024;
+/// Tags that are compared one by one, behind one comparison that skips them all: jumps reach 255 instructions.
+const GROUP: usize = 32;
+
+/// What an instruction does, what follows if it holds and if not, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Instruction(u16, u8, u8, u32);
+
+/// `linux/bpf_common.h`, `linux/filter.h`.
+mod code {
+    pub const LOAD_WORD: u16 = 0x20;
+    pub const LOAD_BYTE: u16 = 0x30;
+    pub const LOAD_NUMBER: u16 = 0x00;
+    pub const LOAD_LENGTH: u16 = 0x80;
+    pub const LOAD_KEPT: u16 = 0x60;
+    pub const KEEP: u16 = 0x02;
+    pub const TO_X: u16 = 0x07;
+    pub const AND: u16 = 0x54;
+    pub const MULTIPLY: u16 = 0x24;
+    pub const SHIFT_RIGHT: u16 = 0x74;
+    pub const XOR_X: u16 = 0xac;
+    pub const JUMP: u16 = 0x05;
+    pub const IF_EQUAL: u16 = 0x15;
+    pub const IF_GREATER: u16 = 0x25;
+    pub const IF_AT_LEAST: u16 = 0x35;
+    pub const RETURN: u16 = 0x06;
+}
+
+/// Offsets from here on are in the IP header (`SKF_NET_OFF`).
+const IP: u32 = -0x10_0000_i32 as u32;
+/// The place of a random number (`SKF_AD_OFF + SKF_AD_RANDOM`).
+const RANDOM: u32 = (-0x1000_i32 + 56) as u32;
+/// Behind the UDP header.
+const MESSAGE: u32 = 8;
+const KEY_ID: u32 = MESSAGE + 4;
+const ALL: u32 = u32::MAX;
+const LINK_LOCAL: u32 = 0xfe80_0000;
+const LINK_LOCAL_MASK: u32 = 0xffc0_0000;
+
+/// Two secret numbers, odd.
+pub(crate) struct Tags([u32; 2]);
+
+impl Tags {
+    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+        Self(std::array::from_fn(|number| {
+            let mut hasher = SipHasher13::new_with_key(secret);
+            number.hash(&mut hasher);
+            hasher.finish() as u32 | 1
+        }))
+    }
+
+    /// Of a sender, as the filter computes it.
+    pub(crate) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
+        let [one, other] = self.0;
+        // The second multiplication takes apart what the first one keeps together: a change of the highest bits alone.
+        let mix = |so_far: u32, word: u32| {
+            let product = (so_far ^ word).wrapping_mul(one);
+            (product ^ product >> 16).wrapping_mul(other)
+        };
+        let words = |bits: u128| std::array::from_fn::<u32, 4, _>(|word| (bits >> (96 - 32 * word)) as u32);
+        let source = match network(source) {
+            IpAddr::V4(v4) => mix(0, v4.to_bits()),
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => words(v6.to_bits()).into_iter().fold(0, mix),
+            IpAddr::V6(v6) => words(v6.to_bits()).into_iter().take(2).fold(0, mix),
+        };
+        let key = u64::from_be_bytes(key.0);
+        mix(mix(source, (key >> 32) as u32), key as u32)
+    }
+
+    /// The filter that lets all messages through, or those of senders with these tags, at most [`KNOWN_MAX`] of them; of so many other
+    /// datagrams one passes.
+    pub(crate) fn filter(&self, known: Option<&mut [u32]>, sampled: u64) -> Vec<SockFilter> {
+        let instructions = self.instructions(known, sampled);
+        let of_kernel = |Instruction(code, holds, fails, number): &Instruction| {
+            SockFilter::new(*code, *holds, *fails, *number)
+        };
+        instructions.iter().map(of_kernel).collect()
+    }
+
+    fn instructions(&self, known: Option<&mut [u32]>, sampled: u64) -> Vec<Instruction> {
+        let messages = match known {
+            Some(known) => self.of_known(known),
+            None => vec![plain(code::RETURN, ALL)],
+        };
+        let to_sample = plain(code::JUMP, messages.len() as u32);
+        let mut program = vec![
+            plain(code::LOAD_LENGTH, 0),
+            // To the second jump.
+            Instruction(code::IF_AT_LEAST, 0, 3, MESSAGE + HEADER_BYTES as u32),
+            plain(code::LOAD_WORD, MESSAGE),
+            plain(code::AND, !0xff),
+            Instruction(code::IF_EQUAL, 1, 0, MAGIC_AND_VERSION << 8),
+            to_sample,
+        ];
+        program.extend(messages);
+        program.extend([
+            plain(code::LOAD_WORD, RANDOM),
+            Instruction(code::IF_GREATER, 1, 0, (u64::from(ALL) / sampled.max(1)) as u32),
+            plain(code::RETURN, ALL),
+            plain(code::RETURN, 0),
+        ]);
+        program
+    }
+
+    fn of_known(&self, known: &mut [u32]) -> Vec<Instruction> {
+        known.sort_unstable();
+        let mut groups = Vec::new();
+        // From the last one on: whoever is not found in a group skips those behind it.
+        for group in known.chunks(GROUP).rev() {
+            let (length, last) = (group.len() as u8, group.last().copied().unwrap_or(0));
+            let mut program = vec![Instruction(code::IF_GREATER, length + 2, 0, last)];
+            for (place, tag) in (0..).zip(group) {
+                program.push(Instruction(code::IF_EQUAL, length - place, 0, *tag));
+            }
+            program.push(plain(code::JUMP, 1 + groups.len() as u32));
+            program.push(plain(code::RETURN, ALL));
+            program.append(&mut groups);
+            groups = program;
+        }
+        [self.tag_of_datagram(), groups].concat()
+    }
+
+    /// [`Tags::of`], of the datagram.
+    fn tag_of_datagram(&self) -> Vec<Instruction> {
+        let [one, other] = self.0;
+        // The number kept at 0 is mixed with the word there.
+        let mix = |at| {
+            [
+                plain(code::LOAD_KEPT, 0),
+                plain(code::TO_X, 0),
+                plain(code::LOAD_WORD, at),
+                plain(code::XOR_X, 0),
+                plain(code::MULTIPLY, one),
+                plain(code::KEEP, 0),
+                plain(code::SHIFT_RIGHT, 16),
+                plain(code::TO_X, 0),
+                plain(code::LOAD_KEPT, 0),
+                plain(code::XOR_X, 0),
+                plain(code::MULTIPLY, other),
+                plain(code::KEEP, 0),
+            ]
+        };
+        let two_words = [mix(IP + 16), mix(IP + 20)].concat();
+        let is_link_local = [
+            plain(code::LOAD_WORD, IP + 8),
+            plain(code::AND, LINK_LOCAL_MASK),
+            Instruction(code::IF_EQUAL, 0, two_words.len() as u8, LINK_LOCAL),
+        ];
+        let ip6 = [
+            [mix(IP + 8), mix(IP + 12)].as_flattened(),
+            &is_link_local,
+            &two_words,
+        ]
+        .concat();
+        let ip4 = [&mix(IP + 12)[..], &[plain(code::JUMP, ip6.len() as u32)]].concat();
+        let family = [
+            plain(code::LOAD_NUMBER, 0),
+            plain(code::KEEP, 0),
+            plain(code::LOAD_BYTE, IP),
+            plain(code::AND, 0xf0),
+            Instruction(code::IF_EQUAL, 0, ip4.len() as u8, 0x40),
+        ];
+        let signer = [mix(KEY_ID), mix(KEY_ID + 4)];
+        [&family[..], &ip4, &ip6, signer.as_flattened()].concat()
+    }
+}
+
+fn plain(code: u16, number: u32) -> Instruction {
+    Instruction(code, 0, 0, number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+    use proptest::prelude::*;
+    use socket2::SockRef;
+
+    use super::*;
+
+    fn passes(program: &[Instruction], ip: &[u8], udp: &[u8], random: u32) -> bool {
+        run(program, ip, udp, random).0
+    }
+
+    /// What the kernel would do with a datagram, with this random number, in how many steps.
+    fn run(program: &[Instruction], ip: &[u8], udp: &[u8], random: u32) -> (bool, usize) {
+        let (mut a, mut x, mut kept, mut at) = (0u32, 0u32, 0u32, 0usize);
+        let byte = |at: u32| {
+            let (from, at) = if (IP..RANDOM).contains(&at) {
+                (ip, at - IP)
+            } else {
+                (udp, at)
+            };
+            from.get(at as usize).copied()
+        };
+        for steps in 1.. {
+            let Instruction(code, holds, fails, number) = program[at];
+            at += 1;
+            let is = |is: bool| usize::from(if is { holds } else { fails });
+            match code {
+                code::LOAD_WORD if number == RANDOM => a = random,
+                code::LOAD_WORD => {
+                    let word: Option<Vec<u8>> = (0..4).map(|of| byte(number + of)).collect();
+                    let Some(word) = word else { return (false, steps) };
+                    a = u32::from_be_bytes(word.try_into().unwrap());
+                }
+                code::LOAD_BYTE => a = byte(number).unwrap().into(),
+                code::LOAD_NUMBER => a = number,
+                code::LOAD_LENGTH => a = udp.len() as u32,
+                code::LOAD_KEPT => a = kept,
+                code::KEEP => kept = a,
+                code::TO_X => x = a,
+                code::AND => a &= number,
+                code::MULTIPLY => a = a.wrapping_mul(number),
+                code::SHIFT_RIGHT => a >>= number,
+                code::XOR_X => a ^= x,
+                code::JUMP => at += number as usize,
+                code::IF_EQUAL => at += is(a == number),
+                code::IF_GREATER => at += is(a > number),
+                code::IF_AT_LEAST => at += is(a >= number),
+                code::RETURN => return (number != 0, steps),
+                _ => panic!("{code:#x}"),
+            }
+        }
+        unreachable!("a program ends")
+    }
+
+    fn headers(source: IpAddr, key: [u8; 8]) -> (Vec<u8>, Vec<u8>) {
+        let ip = match source {
+            IpAddr::V4(v4) => [&[0x45; 12][..], &v4.octets(), &[9; 4]].concat(),
+            IpAddr::V6(v6) => [&[0x60; 8][..], &v6.octets(), &[9; 16]].concat(),
+        };
+        (ip, [&[7; 8][..], b"LS\x01\x09", &key, &[7; 9]].concat())
+    }
+
+    fn source() -> impl Strategy<Value = IpAddr> {
+        prop_oneof![
+            any::<u32>().prop_map(|bits| Ipv4Addr::from_bits(bits).into()),
+            any::<u128>().prop_map(|bits| Ipv6Addr::from_bits(bits | 1 << 127).into()),
+            any::<u64>().prop_map(|bits| Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(bits)).into()),
+        ]
+    }
+
+    proptest! {
+        /// Of any number of known senders each passes, and of others those that the random number chooses.
+        #[test]
+        fn known_senders_pass_and_a_sample_of_others(
+            senders in proptest::collection::vec((source(), any::<[u8; 8]>()), 1..200),
+            stranger in (source(), any::<[u8; 8]>()),
+            secret in any::<[u8; 16]>(),
+        ) {
+            let tags = Tags::new(&secret);
+            let mut known: Vec<u32> = senders.iter().map(|(source, key)| tags.of(*source, KeyId(*key))).collect();
+            let program = tags.instructions(Some(&mut known), 64);
+            for (source, key) in &senders {
+                let (ip, udp) = headers(*source, *key);
+                prop_assert!(passes(&program, &ip, &udp, u32::MAX));
+                prop_assert!(!passes(&program, &ip, &udp[..28], u32::MAX) && passes(&program, &ip, &udp[..8], 0));
+            }
+            let (ip, udp) = headers(stranger.0, stranger.1);
+            prop_assert!(passes(&program, &ip, &udp, u32::MAX / 64));
+            let mut broken = udp.clone();
+            broken[10] = 2;
+            prop_assert!(passes(&program, &ip, &broken, u32::MAX / 64));
+            prop_assert!(!passes(&program, &ip, &broken, u32::MAX / 64 + 1));
+            let of_all = tags.instructions(None, 64);
+            prop_assert!(passes(&of_all, &ip, &udp, u32::MAX) && !passes(&of_all, &ip, &broken, u32::MAX));
+            let is_known = known.contains(&tags.of(stranger.0, KeyId(stranger.1)));
+            prop_assert_eq!(passes(&program, &ip, &udp, u32::MAX / 64 + 1), is_known);
+        }
+    }
+
+    /// Who is not known is found out by few comparisons.
+    #[test]
+    fn a_datagram_is_compared_with_few_tags() {
+        let tags = Tags::new(&[8; 16]);
+        let mut known: Vec<u32> = (0..KNOWN_MAX as u32).map(|tag| tag << 22 | 1).collect();
+        let program = tags.instructions(Some(&mut known), 100);
+        assert!(program.len() < 1_300);
+        for stranger in 0..2_000u32 {
+            let (ip, udp) = headers(Ipv4Addr::from_bits(stranger).into(), [3; 8]);
+            let (passes, steps) = run(&program, &ip, &udp, u32::MAX);
+            assert!(
+                !passes && steps < 50 + 2 * GROUP + KNOWN_MAX / GROUP,
+                "{steps} steps"
+            );
+        }
+    }
+
+    /// Nobody can tell another address that has the same tag under all secret numbers.
+    #[test]
+    fn highest_bits_do_not_cancel() {
+        let tags = Tags::new(&[9; 16]);
+        let of = |host: u64| {
+            let ip = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(host));
+            tags.of(ip.into(), KeyId([1; 8]))
+        };
+        assert_ne!(of(0x0123_4567_89ab_cdef), of(0x8123_4567_09ab_cdef));
+        assert_ne!(of(0x0123_4567_89ab_cdef), of(0x8123_c567_89ab_cdef));
+    }
+
+    /// Hosts of a network of 64 bits are one source, and those of a link are not.
+    #[test]
+    fn sources_are_those_of_the_service() {
+        let tags = Tags::new(&[3; 16]);
+        let of = |ip: &str| tags.of(ip.parse().unwrap(), KeyId([1; 8]));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("fe80::1"), of("fe80::2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+
+    /// The kernel takes a filter of any size, and does what it says.
+    #[test]
+    fn the_kernel_filters_so() {
+        for (receiver, known, stranger) in [("127.0.0.1", "127.0.0.9", "127.0.0.8"), ("::1", "::1", "::1")] {
+            let [known, stranger] = [known, stranger].map(|ip| ip.parse::<IpAddr>().unwrap());
+            let inbox = UdpSocket::bind((receiver, 0)).unwrap();
+            inbox.set_nonblocking(true).unwrap();
+            let tags = Tags::new(&[5; 16]);
+            // Half of them need two instructions of the kernel's own.
+            let mut all: Vec<u32> = (1..KNOWN_MAX as u32)
+                .map(|tag| tag.wrapping_mul(0x9e37_79b1))
+                .collect();
+            all.push(tags.of(known, KeyId([1; 8])));
+            let filter = tags.filter(Some(&mut all), 64);
+            SockRef::from(&inbox).attach_filter(&filter).unwrap();
+            let message = |key: u8| [&b"LS\x01\x09"[..], &[key; 8], &[0; 20]].concat();
+            let received = |from: IpAddr, message: &[u8], count: usize| {
+                let sender = UdpSocket::bind((from, 0)).unwrap();
+                let mut received = 0;
+                for _ in 0..count {
+                    sender.send_to(message, inbox.local_addr().unwrap()).unwrap();
+                    received += usize::from(inbox.recv(&mut [0; 64]).is_ok());
+                }
+                received
+            };
+            assert_eq!(received(known, &message(1), 100), 100);
+            assert!(received(known, &message(1)[..20], 1_000) < 100, "too short");
+            assert!(received(known, &[0; 40], 1_000) < 100, "no message");
+            // 100 are expected; fewer than 30 or more than 200 come once in 10^14 times.
+            let sampled = received(stranger, &message(2), 6_400);
+            assert!((30..200).contains(&sampled), "{sampled} of 6,400");
+        }
+    }
+}
