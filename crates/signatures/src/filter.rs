@@ -46,7 +46,7 @@ mod code {
 const IP: u32 = -0x10_0000_i32 as u32;
 /// The place of a random number (`SKF_AD_OFF + SKF_AD_RANDOM`).
 const RANDOM: u32 = (-0x1000_i32 + 56) as u32;
-/// Behind the UDP header.
+/// The message begins behind the UDP header.
 const MESSAGE: u32 = 8;
 const KEY_ID: u32 = MESSAGE + 4;
 const ALL: u32 = u32::MAX;
@@ -121,7 +121,7 @@ impl Tags {
     fn of_known(&self, known: &mut [u32]) -> Vec<Instruction> {
         known.sort_unstable();
         let mut groups = Vec::new();
-        // From the last one on: whoever is not found in a group skips those behind it.
+        // Built from the last group on: a tag that is not in its group is in none, and the jump skips all groups behind.
         for group in known.chunks(GROUP).rev() {
             let (length, last) = (group.len() as u8, group.last().copied().unwrap_or(0));
             let mut program = vec![Instruction(code::IF_GREATER, length + 2, 0, last)];
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Nobody can tell another address that has the same tag under all secret numbers.
+    /// Changes of high bits in two words of an address do not cancel out under every secret.
     #[test]
     fn highest_bits_do_not_cancel() {
         let tags = Tags::new(&[9; 16]);

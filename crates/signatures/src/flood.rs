@@ -8,24 +8,25 @@ use socket2::SockFilter;
 
 use crate::filter::{KNOWN_MAX, Tags};
 use crate::message::KeyId;
+use crate::reputation::Newcomers;
 use crate::scheduler::{Source, Span, Time};
 
 /// Datagrams are counted for so long at a time.
 const WINDOW: Span = Span::from_millis(5);
 /// A flood has so many of them in it: 50,000 a second.
 const FLOOD: u64 = 250;
-/// Of a flood, so many pass: 5,000 a second, which is what a receiver takes of new sources.
-const PASSING: u64 = 25;
+/// Of a flood, so many pass in it: 5,000 a second, which is what a receiver takes of new sources.
+const PASSING: u64 = WINDOW.as_nanos() / Newcomers::INTERVAL.as_nanos();
 /// Windows of the time for which they are counted while there is a filter, since few pass.
 const WINDOWS: u64 = 20;
 /// After so long a filter is made again, with those who have become known.
 const RENEWED_AFTER: Span = Span::from_millis(1_000);
 /// A sender of which nothing came for so long has no place in a filter.
 const MEMORY: Span = Span::from_millis(60_000);
-/// Of so many datagrams one passes at least.
+/// At least one of so many datagrams passes.
 const SAMPLED_MAX: u64 = 1 << 16;
-/// Strangers whose messages were taken in last: some of them become known.
-const TAKEN_MAX: usize = 256;
+/// Strangers of whom a message was taken in last, and who may become known: more than pass a filter in a second.
+const TAKEN_MAX: usize = 8_192;
 
 /// What becomes of the filter of a receiver's socket.
 pub(crate) enum Filter {
@@ -159,10 +160,10 @@ impl Flood {
         self.filter = None;
     }
 
-    /// What becomes of the filter, if anything. To be asked after each few datagrams. `is_known` tells of senders.
+    /// What becomes of the filter, if anything. Call it after each few datagrams. `is_known` says whether a sender is known.
     pub(crate) fn next(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Option<Filter> {
         let windows = if self.has_filter() { WINDOWS } else { 1 };
-        // After a longer time, in which nothing came, as many are needed: it was no flood.
+        // A window is longer when nothing came. It needs no more datagrams to count as a flood.
         if now.since(self.window_from) < WINDOW.times(windows) {
             return None;
         }
@@ -209,6 +210,8 @@ impl Flood {
         for (tag, sender) in std::mem::take(&mut self.taken) {
             if is_known(sender) {
                 self.has_become_known(tag, now);
+            } else {
+                self.taken.push_back((tag, sender));
             }
         }
         if self.too_many_at.is_some_and(|at| now.since(at) < MEMORY) {
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(strangers(&mut flood, FLOOD, true, 1_220), Some("set"));
     }
 
-    /// A burst is over after the first time that is counted.
+    /// The first 100 ms after a burst show that it is over.
     #[test]
     fn a_burst_is_no_flood() {
         let mut flood = flood();
@@ -349,7 +352,7 @@ mod tests {
         assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("set"));
         let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
         assert_eq!(flood.known.keys().copied().collect::<Vec<_>>(), [tag]);
-        assert!(flood.taken.is_empty());
+        assert_eq!(flood.taken.len(), 1, "the other may still be verified");
         for number in 0..2 * TAKEN_MAX as u64 {
             flood.taken(SOURCE, KeyId(number.to_be_bytes()), Source(number));
         }

@@ -94,7 +94,7 @@ pub(crate) struct Newcomers {
 
 impl Newcomers {
     /// One every so often, and so many at once.
-    const INTERVAL: Span = Span::from_micros(200);
+    pub(crate) const INTERVAL: Span = Span::from_micros(200);
     const BURST: u64 = 64;
 
     pub(crate) fn new() -> Self {

@@ -22,7 +22,8 @@ const NO_PREFIX: u64 = 1 << 32;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
 const MAPPED_BITS: u8 = 96;
 
-/// Puts other sources into force. The ones before stay whole for whoever reads them just now.
+/// Puts other sources into force. The bank before stays whole while a packet is judged by it. A packet that reads [`Control::quick4`] at this
+/// moment may be judged by the former prefix and the new addresses.
 pub(super) fn put(control: &Control, sources: &DeviceSources) {
     let [quick_prefix, quick_refused] = &control.quick4;
     quick_prefix.store(NO_PREFIX, Release);

@@ -142,7 +142,8 @@ impl<J> Shared<J> {
     /// what is not in an earlier one.
     fn take_in(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);
-        // What comes meanwhile stays, or a fast producer would keep the lane from its work; whoever parks has seen that the inbox is empty.
+        // Jobs that arrive meanwhile stay in the inbox, or a fast producer would keep the lane from its work. Before a lane parks, it looks
+        // at the inbox again.
         for _ in 0..self.inbox.len() {
             let Some(mut jobs) = self.inbox.pop() else { break };
             arrivals.append(&mut jobs);
