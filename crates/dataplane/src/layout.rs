@@ -276,7 +276,8 @@ pub struct SourcePrefix {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sources {
-    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's.
+    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's. The packet path reads it of IPv6 alone, and
+    /// [`Control::ip4_prefix`] instead of that of IPv4.
     pub quick: AtomicU32,
     /// Not 0: loopback addresses are admitted, if the prefixes contain them.
     pub loopback: AtomicU32,
@@ -314,8 +315,11 @@ pub struct Control {
     pub listening: AtomicU64,
     /// Not 0: the filter holds every device that is enrolled.
     pub filtering: AtomicU64,
-    /// Where IPv4 devices may be, if one prefix and two addresses say it all: the network above the mask, and the addresses.
-    pub quick4: [AtomicU64; 2],
+    /// IPv4 device sources if one prefix and at most two refused addresses describe them: the prefix's last address above its host bits, as
+    /// loaded. 0 contains no device.
+    pub ip4_prefix: AtomicU64,
+    /// The two refused addresses.
+    pub ip4_refused: AtomicU64,
     /// Settings that may change.
     pub live: LiveCells,
     /// Number of the process that the memory belongs to.

@@ -17,39 +17,38 @@ use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 const NO_MAC: u64 = u64::MAX;
 /// Stands for an interface that is gone: its place is taken by another one, and those behind it are still found.
 const GONE: u64 = 1 << 32;
-/// A prefix in [`Control::quick4`] that contains nothing: no address has a bit that the mask has not.
-const NO_PREFIX: u64 = 1 << 32;
+/// A prefix in [`Control::ip4_prefix`] that contains no device: memory that was never written says so, too.
+const NO_PREFIX: u64 = 0;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
 const MAPPED_BITS: u8 = 96;
 
-/// Puts other sources into force. The bank before stays whole while a packet is judged by it. A packet that reads [`Control::quick4`] at this
-/// moment may be judged by the former prefix and the new addresses.
+/// Activates other sources. The previous bank stays unchanged for packets that are being checked. A packet that reads
+/// [`Control::ip4_prefix`] and [`Control::ip4_refused`] at this moment may be checked by the previous one of the two: its source is in the
+/// previous or the new prefix, and may be an address that only the other sources refuse. Sessions at such addresses are closed afterwards.
 pub(super) fn put(control: &Control, sources: &DeviceSources) {
-    let [quick_prefix, quick_refused] = &control.quick4;
-    quick_prefix.store(NO_PREFIX, Release);
+    control.ip4_prefix.store(NO_PREFIX, Release);
     let next = control.source_bank.load(Acquire).wrapping_add(1);
     let bank = control.sources.get((next & 1) as usize);
     if let Some(bank) = bank {
         fill_bank(bank, sources);
     }
     control.source_bank.store(next, Release);
-    let [prefix, refused] = bank.map_or([NO_PREFIX, 0], quick4);
-    quick_refused.store(refused, Release);
-    quick_prefix.store(prefix, Release);
+    let [prefix, refused] = bank.map_or([NO_PREFIX, 0], inline_ip4);
+    control.ip4_refused.store(refused, Release);
+    control.ip4_prefix.store(prefix, Release);
 }
 
-/// See [`Control::quick4`].
-fn quick4(bank: &SourceBank) -> [u64; 2] {
+/// [`Control::ip4_prefix`] and [`Control::ip4_refused`].
+fn inline_ip4(bank: &SourceBank) -> [u64; 2] {
     let [v4, _] = &bank.family;
     let half = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
     let ([first, ..], [one, other, ..]) = (&v4.prefix, &v4.address);
-    match v4.quick.load(Relaxed) {
-        0 => [NO_PREFIX, 0],
-        _ => [
-            half(&first.net) << 32 | half(&first.mask),
-            half(other) << 32 | half(one),
-        ],
+    if v4.quick.load(Relaxed) == 0 {
+        return [NO_PREFIX, 0];
     }
+    let host_bits = !half(&first.mask) & u64::from(u32::MAX);
+    let last_address = half(&first.net) | host_bits;
+    [last_address << 32 | host_bits, half(other) << 32 | half(one)]
 }
 
 fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
@@ -58,13 +57,14 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
     }
 }
 
-/// The bytes of a bank with these sources in force, and of [`Control::quick4`], for those who read the memory from the kernel.
+/// The bytes of a bank with these sources, and of [`Control::ip4_prefix`] and [`Control::ip4_refused`], for those who read the memory from the
+/// kernel.
 ///
 /// # Errors
 /// No memory.
-pub(crate) fn bank_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
+pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     let region = Region::<SourceBank>::anonymous(1)?;
-    let mut bytes = Vec::with_capacity(size_of::<SourceBank>());
+    let mut bytes = Vec::with_capacity(size_of::<SourceBank>() + size_of::<[u64; 2]>());
     for bank in region.iter() {
         fill_bank(bank, sources);
         for family in &bank.family {
@@ -77,7 +77,7 @@ pub(crate) fn bank_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
             let words = prefixes.chain(&family.address).flat_map(load);
             bytes.extend(words.flat_map(u64::to_ne_bytes));
         }
-        bytes.extend(quick4(bank).into_iter().flat_map(u64::to_ne_bytes));
+        bytes.extend(inline_ip4(bank).into_iter().flat_map(u64::to_ne_bytes));
     }
     Ok(bytes)
 }
@@ -279,6 +279,9 @@ mod tests {
             !admits(control, words(ip("10.66.0.1"))),
             "nobody before the settings"
         );
+        for address in ["0.0.0.0", "0.0.0.1", "10.66.0.1", "255.255.255.255"] {
+            assert!(!passes_inline_check(control, ip(address)));
+        }
         let many: Vec<String> = (0..14).map(|n| format!("10.{n}.64.0/18")).collect();
         let sets: Vec<Vec<&str>> = vec![
             vec!["10.66.0.0/16", "fd66::/64", "fe80::/10"],
@@ -350,7 +353,7 @@ mod tests {
                         expected,
                         "{address}, {set:?}, {local:?}"
                     );
-                    let quick = address.is_ipv4() && admits_at_first_sight(control, address);
+                    let quick = address.is_ipv4() && passes_inline_check(control, address);
                     assert!(!quick || expected, "{address}, {set:?}, {local:?}");
                     any_quick |= quick;
                 }
@@ -359,11 +362,12 @@ mod tests {
         assert!(any_quick);
     }
 
-    /// As `lw_is_device()` reads [`Control::quick4`].
-    fn admits_at_first_sight(control: &Control, address: IpAddr) -> bool {
-        let [prefix, refused] = load(&control.quick4).map(|word| [word >> 32, word & 0xffff_ffff]);
+    /// As `lw_is_device()` reads [`Control::ip4_prefix`] and [`Control::ip4_refused`].
+    fn passes_inline_check(control: &Control, address: IpAddr) -> bool {
+        let parts = |word: &AtomicU64| [word.load(Relaxed) >> 32, word.load(Relaxed) & 0xffff_ffff];
+        let [last_address, host_bits] = parts(&control.ip4_prefix);
         let [_, source] = words(address).map(|word| word >> 32);
-        source & prefix[1] == prefix[0] && !refused.contains(&source)
+        source | host_bits == last_address && !parts(&control.ip4_refused).contains(&source)
     }
 
     #[test]

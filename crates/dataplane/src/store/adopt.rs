@@ -17,7 +17,7 @@ use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
 /// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
-pub(crate) const LAYOUT: u32 = 7;
+pub(crate) const LAYOUT: u32 = 8;
 
 /// What an earlier process left.
 #[derive(Clone, Debug, Default)]

@@ -25,8 +25,8 @@ pub enum InsecureDirectory {
     },
     /// Others may write there.
     #[error(
-        "{path} has mode {mode:04o}: others could plant BPF objects there; `chmod go-w {path}`, and mount the BPF filesystem with \
-         `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`"
+        "{path} has mode {mode:04o}: others could plant BPF objects there; `chmod go-w {path}`, and mount this BPF filesystem with \
+         the option `mode=0700`"
     )]
     Mode {
         /// The directory.

@@ -117,18 +117,18 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 }
 
 /*
- * Whether the source address can be a device's. In line: the first prefix and the first two addresses, where these say it all. Those of
- * IPv4 are beside `fresh`, which all messages need.
+ * Whether the source address can be a device's. In line: the first prefix and the first two addresses, if one prefix and two addresses
+ * suffice. Those of IPv4 are beside `fresh`, which all messages need.
  */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {
 	__u64 addr[2];
 
 	if (!c->frame.is6) {
-		__u64 prefix = LW_READ(c->control->quick4[0]), refused = LW_READ(c->control->quick4[1]);
+		__u64 prefix = LW_READ(c->control->ip4_prefix), refused = LW_READ(c->control->ip4_refused);
 		__u32 src = c->frame.ip4->src;
 
-		if ((src & (__u32)prefix) == prefix >> 32 && src != (__u32)refused && src != refused >> 32)
+		if ((src | (__u32)prefix) == prefix >> 32 && src != (__u32)refused && src != refused >> 32)
 			return 1;
 		return lw_is_device_slow(0, lw_mapped(src), 0);
 	}

@@ -184,7 +184,7 @@ struct lw_prefix {
 	__u64 mask[2];
 };
 struct lw_sources {
-	__u32 quick; /* not 0: what is in the first prefix, and not one of the first two addresses, is a device's; of IPv4 see quick4 */
+	__u32 quick; /* not 0: what is in the first prefix, and not one of the first two addresses, is a device's; of IPv4 see ip4_prefix */
 	__u32 loopback; /* not 0: loopback addresses are admitted, if the prefixes contain them */
 	__u32 prefixes; /* how many there are */
 	__u32 refused; /* likewise, of `address` */
@@ -204,7 +204,8 @@ struct lw_control {
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
 	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
 	__u64 filtering; /* not 0: `enrolled` holds every device that is enrolled */
-	__u64 quick4[2]; /* IPv4 sources that are devices' at first sight: net << 32 | mask, and two addresses that are not, as loaded */
+	__u64 ip4_prefix; /* IPv4 sources that are checked in line, as loaded: the prefix's last address << 32 | its host bits */
+	__u64 ip4_refused; /* and two addresses in it that are not devices' */
 	/* What follows is read only, and has cache lines of its own. */
 	struct lw_live live;
 	__u64 owner; /* user space's: which process the memory belongs to */

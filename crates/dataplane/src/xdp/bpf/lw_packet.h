@@ -17,6 +17,7 @@
 #define LW_ETH_P_8021Q bpf_htons(0x8100)
 #define LW_ETH_P_8021AD bpf_htons(0x88a8)
 #define LW_ETH_P_IPV6 bpf_htons(0x86dd)
+#define LW_IP4_NO_OPTIONS 0x45 /* version 4, and a header of five words */
 #define LW_PROTO_ICMP 1
 #define LW_PROTO_IGMP 2
 #define LW_PROTO_UDP 17
@@ -167,9 +168,9 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	if ((void *)(ip + 1) > f->end)
 		return LW_KIND_BROKEN;
 	__u32 total = bpf_ntohs(ip->total_length);
-	int has_options = ip->version_ihl != 0x45; /* or is not of version 4 */
+	int is_plain = ip->version_ihl == LW_IP4_NO_OPTIONS;
 
-	if (has_options) {
+	if (!is_plain) {
 		__u32 header = (ip->version_ihl & 0x0f) * 4;
 
 		if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
@@ -184,7 +185,7 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	f->local = lw_is_local4(ip->dst);
 	if (ip->fragment & bpf_htons(0x3fff))
 		return LW_KIND_FRAGMENT;
-	if (has_options)
+	if (!is_plain)
 		return LW_KIND_EXTENSION;
 	if (ip->protocol != LW_PROTO_UDP)
 		return LW_KIND_IP;

@@ -100,7 +100,7 @@ pub(super) fn control(
 ) -> Result<Vec<BpfMapEntry>, DataPlaneError> {
     let name = "control";
     let (key, value) = first(map, name)?;
-    let written = admission::bank_bytes(sources)
+    let written = admission::source_bytes(sources)
         .map_err(|error| DataPlaneError::kernel(format!("reading map {name}"), error))?;
     let found = sources_in(&value);
     let told = if found == written {
@@ -182,9 +182,9 @@ fn sources_in(control: &[u8]) -> Vec<u8> {
     let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
     let at = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
     let bank = control.get(at..at + size_of::<SourceBank>());
-    let at = offset_of!(Control, quick4);
-    let quick4 = control.get(at..at + size_of::<[u64; 2]>());
-    [bank, quick4].map(Option::unwrap_or_default).concat()
+    let at = offset_of!(Control, ip4_prefix);
+    let inline_ip4 = control.get(at..at + size_of::<[u64; 2]>());
+    [bank, inline_ip4].map(Option::unwrap_or_default).concat()
 }
 
 /// The numbers of the interfaces on the devices' side, and their MAC addresses.
