@@ -6,6 +6,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "signed/floods.rs"]
+mod floods;
 #[path = "signed/groups.rs"]
 mod groups;
 mod support;

@@ -20,7 +20,6 @@
 
 pub mod bsm;
 pub mod calibration;
-mod filter;
 mod flood;
 pub mod gpu;
 pub mod key;
@@ -37,5 +36,6 @@ pub mod service;
 pub mod signer;
 pub mod signing;
 pub mod simulator;
+mod source;
 pub mod store;
 pub mod udp;

@@ -7,13 +7,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scheduler::{Source, Span, Time};
+use crate::udp::QUEUED_MAX;
 
 /// Places, a power of two, in pairs.
 const PLACES: usize = 1 << 16;
 /// Bits of a hash that tell those apart that share a pair of places.
 const TAG_BITS: u32 = 40;
+/// Length of a tick, in which times are noted.
+const TICK: Span = Span::from_micros(62_500);
 /// What is older is not known any more.
-const MEMORY: Span = Span::from_millis(60_000);
+pub(crate) const MEMORY: Span = Span::from_millis(60_000);
 
 /// Which hashes were noted lately.
 pub(crate) struct Recently(Box<[AtomicU64]>);
@@ -24,9 +27,9 @@ impl Default for Recently {
     }
 }
 
-/// When it was noted, in 16ths of a second, which fit 24 bits for twelve days; never zero.
+/// When it was noted, in ticks, which fit 24 bits for twelve days; never zero.
 fn tick(now: Time) -> u64 {
-    now.as_nanos() / 62_500_000 % ((1 << (64 - TAG_BITS)) - 1) + 1
+    now.as_nanos() / TICK.as_nanos() % ((1 << (64 - TAG_BITS)) - 1) + 1
 }
 
 impl Recently {
@@ -57,7 +60,7 @@ impl Recently {
         let (tag, now) = (source.0 >> (64 - TAG_BITS), tick(now));
         self.pair(source).iter().any(|place| {
             let entry = place.load(Ordering::Relaxed);
-            entry >> (64 - TAG_BITS) == tag && age(entry, now) <= MEMORY.as_nanos() / 62_500_000
+            entry >> (64 - TAG_BITS) == tag && age(entry, now) <= MEMORY.as_nanos() / TICK.as_nanos()
         })
     }
 
@@ -74,10 +77,11 @@ impl Recently {
     }
 }
 
-/// Ticks since an entry was noted; the most for a place that is empty. A message may have arrived before its sender was noted, since it
-/// waited: then none have passed.
+/// Ticks since an entry was noted; the most for a place that is empty. A message that waited may have arrived before its sender was noted:
+/// then its age is 0.
 fn age(entry: u64, now: u64) -> u64 {
-    const WAITED_MAX: u64 = 11 * 16;
+    // And one tick for rounding.
+    const WAITED_MAX: u64 = QUEUED_MAX.as_nanos() as u64 / TICK.as_nanos() + 1;
     let ticks = (1 << (64 - TAG_BITS)) - 1;
     match entry & ticks {
         0 => u64::MAX,
@@ -101,7 +105,7 @@ impl Newcomers {
         Self { full_at: Time::ZERO }
     }
 
-    pub(crate) fn takes_one(&mut self, now: Time) -> bool {
+    pub(crate) fn try_take(&mut self, now: Time) -> bool {
         let takes = self.full_at.since(now) <= Self::INTERVAL.times(Self::BURST - 1);
         if takes {
             self.full_at = self.full_at.max(now) + Self::INTERVAL;
@@ -145,7 +149,7 @@ mod tests {
     #[test]
     fn new_senders_are_taken_at_a_bounded_rate() {
         let mut newcomers = Newcomers::new();
-        let mut takes = |now| (0..1_000).filter(|_| newcomers.takes_one(now)).count();
+        let mut takes = |now| (0..1_000).filter(|_| newcomers.try_take(now)).count();
         assert_eq!(takes(at(0)), 64);
         assert_eq!(takes(at(0)), 0);
         assert_eq!(takes(Time::ZERO + Newcomers::INTERVAL.times(3)), 3);

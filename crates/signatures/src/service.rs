@@ -1,14 +1,10 @@
 //! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
 
-use std::io;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::{fmt, io};
 
-use siphasher::sip::SipHasher13;
-use std::hash::{Hash as _, Hasher as _};
-
-use crate::flood::{Filter, Flood};
+use crate::flood::{FilterChange, Filtering, Flood, Stranger};
 use crate::key::Material;
 use crate::lane::{Eight, Graphics, Lost, OneByOne, Places};
 use crate::message::{Envelope, KeyId, TimeMs};
@@ -24,6 +20,7 @@ use crate::scheduler::{
     Shed, Source, Span, Time,
 };
 use crate::scheme::Scheme;
+use crate::source::Origin;
 use crate::store::Revocations;
 use crate::udp::{Datagram, Inbox};
 
@@ -42,16 +39,6 @@ fn deadline(priority: Priority) -> Span {
         0 => Span::from_millis(1),
         1 => Span::from_millis(10),
         _ => Span::from_millis(100),
-    }
-}
-
-/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses, but on its own link, where
-/// all have the same first half.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
     }
 }
 
@@ -152,7 +139,7 @@ struct Shared {
     refusals: Refusals,
     received: AtomicU64,
     verified: AtomicU64,
-    /// Datagrams that were dropped since messages of too many strangers wait.
+    /// Messages that were dropped on receipt because too many wait, and datagrams that the kernel dropped while a filter was attached.
     crowded_out: AtomicU64,
     /// Senders of valid messages.
     known: Recently,
@@ -235,10 +222,63 @@ pub struct Service {
     jobs: Vec<Job<Checked>>,
 }
 
-/// Where a message comes from: from which source, and that together with the signer that it names.
-struct Origin {
-    source: Source,
-    sender: Source,
+/// A change of the kernel's filter against floods.
+#[derive(Debug)]
+pub enum FloodFilter {
+    /// A filter was attached.
+    Attached(Filtering),
+    /// There is no flood any more.
+    Detached,
+    /// The kernel has rejected a filter. If it was one of messages, one of other datagrams is tried next.
+    Rejected(io::Error),
+    /// There is a flood of messages, and it passes: more senders are known than a filter has room for.
+    TooManySenders,
+}
+
+impl FloodFilter {
+    /// The name of [`FloodFilter::Attached`].
+    pub const ATTACHED: &'static str = "attached";
+
+    /// Its name in events.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Attached(_) => Self::ATTACHED,
+            Self::Detached => "detached",
+            Self::Rejected(_) => "rejected",
+            Self::TooManySenders => "too_many_senders",
+        }
+    }
+}
+
+impl fmt::Display for FloodFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attached(Filtering {
+                sample_one_in,
+                known_senders: None,
+            }) => write!(
+                f,
+                "flood filter attached: of datagrams that are not messages, one in {sample_one_in} passes"
+            ),
+            Self::Attached(Filtering {
+                sample_one_in,
+                known_senders: Some(known),
+            }) => write!(
+                f,
+                "flood filter attached: messages of {known} known senders pass; of other datagrams, one in {sample_one_in} passes"
+            ),
+            Self::Detached => write!(f, "flood filter detached"),
+            Self::Rejected(error) => write!(
+                f,
+                "the kernel rejects the flood filter: {error}; raise net.core.optmem_max if it is out of memory"
+            ),
+            Self::TooManySenders => write!(
+                f,
+                "a flood of messages is not filtered: more senders are known than a filter has room for"
+            ),
+        }
+    }
 }
 
 /// What a service has done so far.
@@ -322,55 +362,44 @@ impl Service {
         }
     }
 
-    /// None of a stranger's while too many of them wait.
+    /// Returns `None` if a stranger's message is dropped because too many wait.
     fn job(&mut self, datagram: &Datagram<'_>) -> Result<Option<Job<Checked>>, Refusal> {
         let arrived = self.submitter.now().before(datagram.queued.into());
-        let envelope = Envelope::parse(datagram.bytes).inspect_err(|_| {
-            if Envelope::has_magic(datagram.bytes) {
-                self.flood.stranger(false);
-                self.flood.refused();
-            } else {
-                self.flood.broken();
+        let address = datagram.sender.ip();
+        let key = match Envelope::parse(datagram.bytes) {
+            Ok(envelope) => envelope.key_id,
+            Err(refusal) => {
+                self.record_malformed(datagram, arrived);
+                return Err(refusal);
             }
-        })?;
-        let key = envelope.key_id;
-        let from = self.sender(datagram.sender.ip(), key);
-        let known = self.shared.known.has(from.sender, arrived);
-        if known {
-            self.flood.known(datagram.sender.ip(), key, arrived);
+        };
+        let from = Origin::of(address, key, &self.sources);
+        let mut stranger = None;
+        if self.shared.known.has(from.sender, arrived) {
+            self.flood.record_known(address, key, arrived);
         } else {
-            let crowded = self.submitter.is_crowded();
-            self.flood.stranger(crowded);
-            if crowded && self.is_one_too_many(from.source, key, arrived)? {
+            let is_crowded = self.submitter.is_crowded();
+            let counted = self.flood.record_stranger(address, key, arrived, is_crowded);
+            if is_crowded && self.is_crowded_out(from.source, (key, counted), arrived)? {
                 return Ok(None);
             }
+            stranger = Some(counted);
         }
-        let now = (self.shared.clock)();
-        let (message, fresh_for_ms) = {
-            let receiver = self
-                .shared
-                .receiver
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            let message = receiver.screen(datagram.bytes.to_vec(), now);
-            let message = message.inspect_err(|_| {
-                if !known {
-                    self.flood.refused();
-                }
-            })?;
-            let fresh_for_ms = receiver.fresh_for_ms(message.stamp(), now);
-            (message, fresh_for_ms)
-        };
-        if !known {
-            self.flood.taken(datagram.sender.ip(), key, from.sender);
+        let screened = self.screen(datagram);
+        if let Some(stranger) = stranger {
+            match &screened {
+                Ok(_) => self.flood.record_candidate(stranger, from.sender),
+                Err(_) => self.flood.record_refusal(stranger),
+            }
         }
+        let (message, fresh_for) = screened?;
         let priority = message.stamp().priority;
         let meta = Meta {
             sender: from.sender,
-            work: work(&message, known),
+            work: work(&message, stranger.is_none()),
             deadline: arrived + deadline(priority),
             // Verified later, it would be refused as too old.
-            expires: self.submitter.now() + Span::from_millis(fresh_for_ms),
+            expires: self.submitter.now() + fresh_for,
             fingerprint: Some(self.fingerprints.of(message.bytes())),
             ..Meta::new(self.class(&message), priority, from.source, arrived)
         };
@@ -380,8 +409,40 @@ impl Service {
         }))
     }
 
-    /// Whether a stranger's message is dropped while too many of them wait. One that names no signer takes no place from others.
-    fn is_one_too_many(&mut self, source: Source, key: KeyId, now: Time) -> Result<bool, Refusal> {
+    /// What is malformed in a known sender's name passes a filter: it is not counted, since none would drop it.
+    fn record_malformed(&mut self, datagram: &Datagram<'_>, arrived: Time) {
+        let address = datagram.sender.ip();
+        let Some(key) = Envelope::named_signer(datagram.bytes) else {
+            self.flood.record_non_message(arrived);
+            return;
+        };
+        let sender = Origin::of(address, key, &self.sources).sender;
+        if !self.shared.known.has(sender, arrived) {
+            let stranger = self.flood.record_stranger(address, key, arrived, false);
+            self.flood.record_refusal(stranger);
+        }
+    }
+
+    /// The message if it may be verified, and how long it is fresh.
+    fn screen(&self, datagram: &Datagram<'_>) -> Result<(Checked, Span), Refusal> {
+        let now = (self.shared.clock)();
+        let receiver = self
+            .shared
+            .receiver
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let message = receiver.screen(datagram.bytes.to_vec(), now)?;
+        let fresh_for_ms = receiver.fresh_for_ms(message.stamp(), now);
+        Ok((message, Span::from_millis(fresh_for_ms)))
+    }
+
+    /// Whether a stranger's message is dropped while too many of them wait. A message of an unknown signer uses no token of new senders.
+    fn is_crowded_out(
+        &mut self,
+        source: Source,
+        (key, stranger): (KeyId, Stranger),
+        now: Time,
+    ) -> Result<bool, Refusal> {
         if self.shared.suspects.has(source, now) {
             return Ok(true);
         }
@@ -391,10 +452,10 @@ impl Service {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         if !receiver.has_signer(key) {
-            self.flood.refused();
+            self.flood.record_refusal(stranger);
             return Err(Refusal::UnknownSigner);
         }
-        Ok(!self.newcomers.takes_one(now))
+        Ok(!self.newcomers.try_take(now))
     }
 
     /// Hands what was taken in to the lanes.
@@ -405,24 +466,48 @@ impl Service {
         self.submitter.submit(&mut self.jobs)
     }
 
-    /// Has the kernel drop what is no message, and strangers' messages while more of them wait than lanes verify, or are refused at once: of
-    /// 50,000 a second or more, all but 5,000. Strangers' messages are not filtered while more than 1,024 senders are known. Call it with the inbox from which datagrams
-    /// are taken in, after each few of them.
+    /// Attaches, replaces or detaches the kernel's filter of the inbox (ADR 54). Call after every receive. Returns changes, but not those of
+    /// the filter's numbers alone; that too many senders are known, again and again while there is a flood of messages.
     ///
     /// # Errors
-    /// The kernel's counters; a filter that it does not take is left out.
-    pub fn filter(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+    /// The kernel's: its counters, or when a filter is detached.
+    pub fn update_flood_filter(&mut self, inbox: &mut Inbox) -> io::Result<Option<FloodFilter>> {
         let now = self.submitter.now();
+        let before = self.flood.filtering();
+        if before.is_some() && !inbox.has_filter() {
+            self.flood.record_new_socket();
+        }
         let known = &self.shared.known;
-        match self.flood.next(now, |sender| known.has(sender, now)) {
-            Some(Filter::Set(filter)) => inbox.set_filter(Some(&filter))?,
-            Some(Filter::Remove) => inbox.set_filter(None)?,
-            None => {}
+        let Some(change) = self.flood.update(now, |sender| known.has(sender, now)) else {
+            return Ok(None);
+        };
+        match change {
+            FilterChange::Attach(program) => {
+                if let Some(error) = inbox.attach_filter(&program)? {
+                    self.flood.record_rejection(now);
+                    return Ok(Some(FloodFilter::Rejected(error)));
+                }
+            }
+            FilterChange::Detach => inbox.detach_filter()?,
+            FilterChange::TooManySenders => return Ok(Some(FloodFilter::TooManySenders)),
         }
-        if self.flood.has_filter() && !inbox.has_filter() {
-            self.flood.has_lost_filter();
+        let filtering = self.flood.filtering();
+        let kind =
+            |filtering: Option<Filtering>| filtering.map(|filtering| filtering.known_senders.is_some());
+        if kind(before) == kind(filtering) {
+            return Ok(None);
         }
-        let filtered = inbox.take_filtered();
+        Ok(Some(
+            filtering.map_or(FloodFilter::Detached, FloodFilter::Attached),
+        ))
+    }
+
+    /// Counts what the kernel has dropped while a filter was attached. Call before a report is made.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn count_filtered(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+        let filtered = inbox.take_filtered()?;
         self.shared.crowded_out.fetch_add(filtered, Ordering::Relaxed);
         Ok(())
     }
@@ -433,17 +518,6 @@ impl Service {
         match (class.unplaced(), &self.shared.places) {
             (Some(unplaced), Some(places)) if !places.has(message.key()) => unplaced,
             _ => class,
-        }
-    }
-
-    fn sender(&self, address: IpAddr, key: KeyId) -> Origin {
-        let mut hasher = SipHasher13::new_with_key(&self.sources);
-        network(address).hash(&mut hasher);
-        let source = Source(hasher.finish());
-        key.0.hash(&mut hasher);
-        Origin {
-            source,
-            sender: Source(hasher.finish()),
         }
     }
 
@@ -502,16 +576,6 @@ fn report(shared: &Shared, mut engine: Snapshot) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_has_one_network_whatever_address_it_takes() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_ne!(of("fe80::1"), of("fe80::2"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
-    }
 
     #[test]
     fn processors_do_what_devices_are_not_given() {

@@ -25,7 +25,7 @@ const BUFFER_BYTES: usize = MESSAGE_BYTES_MAX + 1;
 /// What the kernel keeps for a receiver that is busy, if it lets us: some ten thousand messages.
 pub const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// A datagram that waited in the kernel for longer than this did not: the clock was set.
-const QUEUED_MAX: Duration = Duration::from_secs(10);
+pub(crate) const QUEUED_MAX: Duration = Duration::from_secs(10);
 
 /// A datagram that came in.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ impl Inbox {
     }
 
     /// Datagrams that the kernel has dropped since this was opened, for want of room in the buffer, or since their checksums were wrong;
-    /// without those of the time of a filter.
+    /// without those that it dropped while a filter was attached.
     ///
     /// # Errors
     /// The kernel's.
@@ -131,17 +131,25 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a filter in the place of the one before, or takes it away. One that the kernel does not take is none.
-    pub(crate) fn set_filter(&mut self, filter: Option<&[SockFilter]>) -> io::Result<()> {
+    /// Attaches a filter in place of the current one. Returns why the kernel rejects it; then the socket has no filter.
+    pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<Option<io::Error>> {
         self.count()?;
         let socket = SockRef::from(&self.socket);
-        let is_set = filter.is_some_and(|filter| socket.attach_filter(filter).is_ok());
-        if self.has_filter && !is_set {
+        let mut attached = socket.attach_filter(program);
+        if attached.is_err() && self.has_filter {
             socket.detach_filter()?;
+            // The memory for filters is limited (`net.core.optmem_max`): one at a time may fit.
+            attached = socket.attach_filter(program);
         }
-        // The memory for filters is limited (`net.core.optmem_max`): one at a time may fit.
-        let is_set = is_set || filter.is_some_and(|filter| socket.attach_filter(filter).is_ok());
-        self.has_filter = is_set;
+        self.has_filter = attached.is_ok();
+        Ok(attached.err())
+    }
+
+    pub(crate) fn detach_filter(&mut self) -> io::Result<()> {
+        self.count()?;
+        if std::mem::take(&mut self.has_filter) {
+            SockRef::from(&self.socket).detach_filter()?;
+        }
         Ok(())
     }
 
@@ -149,10 +157,24 @@ impl Inbox {
         self.has_filter
     }
 
-    /// Datagrams that the kernel had dropped while there was a filter, up to when one was set or counted last, and since this was asked
-    /// before: nearly all by the filter.
-    pub(crate) fn take_filtered(&mut self) -> u64 {
-        std::mem::take(&mut self.filtered)
+    /// Returns and resets the number of datagrams that the kernel has dropped while a filter was attached: nearly all by the filter.
+    pub(crate) fn take_filtered(&mut self) -> io::Result<u64> {
+        self.count()?;
+        Ok(std::mem::take(&mut self.filtered))
+    }
+
+    /// Goes on with another inbox, and with the counts of this one.
+    ///
+    /// # Errors
+    /// The kernel's counters.
+    pub fn replace(&mut self, other: Self) -> io::Result<()> {
+        self.count()?;
+        *self = Self {
+            lost: self.lost,
+            filtered: self.filtered,
+            ..other
+        };
+        Ok(())
     }
 
     /// Where it listens.
@@ -247,7 +269,7 @@ const NO_FLAGS: libc::c_uint = 0;
 
 /// How the calling thread is scheduled.
 fn scheduling() -> Option<libc::sched_attr> {
-    // SAFETY: zeros are attributes.
+    // SAFETY: `sched_attr` has integers only, so that zeros are a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     let place = &raw mut attributes;
@@ -399,7 +421,7 @@ mod tests {
 
     /// Short slices with any kernel that knows them, precedence with the right to it, and nothing of this for a real-time thread.
     #[test]
-    fn who_receives_goes_first() {
+    fn a_receiving_thread_gets_short_slices_and_precedence() {
         let before = scheduling().unwrap();
         receive_first();
         let after = scheduling().unwrap();
@@ -433,6 +455,47 @@ mod tests {
         assert!(lost > 0 && received > 0, "{lost} lost, {received} received");
         assert_eq!(lost + received, 1_000);
         assert_eq!(inbox.lost().unwrap(), lost);
+    }
+
+    fn program(length: u32) -> Vec<SockFilter> {
+        // That many loads of an immediate number, and a return that drops the datagram.
+        let loads = (1..length).map(|_| SockFilter::new(0, 0, 0, 7));
+        let end = SockFilter::new(libc::BPF_RET as u16, 0, 0, 0);
+        loads.chain([end]).collect()
+    }
+
+    /// And another inbox goes on with the counts.
+    #[test]
+    fn what_a_filter_drops_is_counted_apart() {
+        let open = || Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_millis(1)).unwrap();
+        let mut inbox = open();
+        let send = |inbox: &Inbox| {
+            let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+            outbox.send(&vec![vec![1; 40]; 10]).unwrap();
+        };
+        assert!(inbox.attach_filter(&program(2)).unwrap().is_none());
+        send(&inbox);
+        inbox.detach_filter().unwrap();
+        send(&inbox);
+        assert!(inbox.attach_filter(&program(3)).unwrap().is_none());
+        send(&inbox);
+        inbox.replace(open()).unwrap();
+        assert!(!inbox.has_filter());
+        assert_eq!(inbox.take_filtered().unwrap(), 20);
+        assert_eq!(inbox.take_filtered().unwrap(), 0);
+        assert_eq!(inbox.lost().unwrap(), 0);
+    }
+
+    /// The one before is detached, too.
+    #[test]
+    fn a_filter_that_the_kernel_rejects_leaves_the_socket_without_one() {
+        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_secs(10)).unwrap();
+        assert!(inbox.attach_filter(&program(2)).unwrap().is_none());
+        assert!(inbox.attach_filter(&program(5_000)).unwrap().is_some());
+        assert!(!inbox.has_filter());
+        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        outbox.send(&[vec![1; 40]]).unwrap();
+        assert_eq!(inbox.receive(|_| {}).unwrap(), 1);
     }
 
     /// What waits in the kernel's queue has been here for as long as it waits.

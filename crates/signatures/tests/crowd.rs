@@ -1,4 +1,4 @@
-//! What a receiver drops before its lanes see it, while messages of strangers wait for too long.
+//! What a receiver drops before its lanes see it, while messages of strangers wait for too long; and what it has the kernel drop.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -8,7 +8,8 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ use linewarden_signatures::scheduler::model::Line;
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Class, Config, LaneKind, LaneSpec, Outcome, Shed, Span};
 use linewarden_signatures::scheme::Scheme;
-use linewarden_signatures::service::{Delivery, Lanes, Service};
-use linewarden_signatures::udp::Datagram;
+use linewarden_signatures::service::{Delivery, FloodFilter, Lanes, Report, Service};
+use linewarden_signatures::udp::{BATCH, Datagram, Inbox, Outbox};
 
 /// Whether a lane may work, and how many messages were verified.
 #[derive(Default)]
@@ -118,6 +119,20 @@ fn forged(number: u32) -> Vec<u8> {
     forged
 }
 
+/// Sends more than the scheduler's inbox holds, of many sources.
+fn crowd(service: &mut Service) {
+    for number in 0..1_100 {
+        let [high, low] = (number as u16).to_be_bytes();
+        take(service, &forged(2 + number), &format!("203.0.{high}.{low}:9"));
+    }
+}
+
+fn crowded_out(report: &Report) -> u64 {
+    let shed = report.shed();
+    let crowded = shed.iter().find(|(why, _)| *why == Shed::Crowded);
+    crowded.map_or(0, |(_, count)| *count)
+}
+
 const HONEST: &str = "192.0.2.1:7447";
 const FLOOD: &str = "192.0.2.66:9";
 
@@ -132,30 +147,20 @@ fn while_strangers_wait_suspects_are_dropped_and_known_senders_are_not() {
     door.wait_until(|(_, verified)| *verified == 1);
     assert_eq!(service.report().unwrap().refused, [(Refusal::WrongSignature, 1)]);
     door.set(false);
-    // More than the inbox holds, of many sources: the core takes them in, and is crowded.
-    for number in 0..1_100 {
-        let [high, low] = (number as u16).to_be_bytes();
-        take(
-            &mut service,
-            &forged(2 + number),
-            &format!("203.0.{high}.{low}:9"),
-        );
-    }
-    let crowded_out = |service: &Service| {
-        let shed = service.report().unwrap().shed();
-        shed.iter()
-            .find_map(|(why, count)| (*why == Shed::Crowded).then_some(*count))
-            .unwrap_or(0)
-    };
-    let before = crowded_out(&service);
+    crowd(&mut service);
+    let before = crowded_out(&service.report().unwrap());
     for number in 0..100 {
         take(&mut service, &forged(5_000 + number), FLOOD);
     }
-    assert_eq!(crowded_out(&service), before + 100, "suspects");
+    assert_eq!(crowded_out(&service.report().unwrap()), before + 100, "suspects");
     for number in 2..=101 {
         take(&mut service, &message(number), HONEST);
     }
-    assert_eq!(crowded_out(&service), before + 100, "a known sender");
+    assert_eq!(
+        crowded_out(&service.report().unwrap()),
+        before + 100,
+        "a known sender"
+    );
     // Of new sources some are taken: none of them could become known otherwise.
     for number in 0..1_000u16 {
         let [high, low] = number.to_be_bytes();
@@ -165,7 +170,7 @@ fn while_strangers_wait_suspects_are_dropped_and_known_senders_are_not() {
             &format!("198.51.{high}.{low}:9"),
         );
     }
-    let of_new = crowded_out(&service) - before - 100;
+    let of_new = crowded_out(&service.report().unwrap()) - before - 100;
     assert!(
         of_new < 1_000,
         "{of_new} of 1,000 new sources' messages were dropped"
@@ -173,4 +178,101 @@ fn while_strangers_wait_suspects_are_dropped_and_known_senders_are_not() {
     door.set(true);
     let report = service.finish().unwrap();
     assert_eq!(report.verified, 101);
+}
+
+#[test]
+fn messages_of_unknown_signers_use_no_token_of_new_senders() {
+    let door = Arc::new(Door::default());
+    let mut service = service(&door);
+    crowd(&mut service);
+    let before = crowded_out(&service.report().unwrap());
+    let mut unknown = message(1);
+    unknown[4] ^= 1;
+    for number in 0..1_000u16 {
+        let [high, low] = number.to_be_bytes();
+        take(&mut service, &unknown, &format!("198.51.{high}.{low}:9"));
+    }
+    let report = service.report().unwrap();
+    assert_eq!(report.refused, [(Refusal::UnknownSigner, 1_000)]);
+    take(&mut service, &message(1), HONEST);
+    assert_eq!(crowded_out(&service.report().unwrap()), before);
+    door.set(true);
+    assert_eq!(service.finish().unwrap().verified, 1);
+}
+
+/// A receiver at a socket, until its filter has changed.
+fn receive_until(service: &mut Service, inbox: &mut Inbox, changed: impl Fn(&FloodFilter) -> bool) {
+    loop {
+        inbox.receive(|datagram| service.take(&datagram)).unwrap();
+        service.submit().unwrap();
+        match service.update_flood_filter(inbox).unwrap() {
+            Some(FloodFilter::Rejected(error)) => panic!("{error}"),
+            Some(change) if changed(&change) => return,
+            _ => {}
+        }
+    }
+}
+
+/// Of messages that are refused at once: lanes are not behind. Each datagram is received, counted as crowded, or lost.
+#[test]
+fn the_kernel_drops_a_flood_but_for_known_senders() {
+    let door = Arc::new(Door::default());
+    door.set(true);
+    let mut service = service(&door);
+    let at = "127.0.0.1:0".parse().unwrap();
+    let mut inbox = Inbox::open(at, 0, Duration::from_millis(1)).unwrap();
+    let receiver = inbox.address().unwrap();
+    let honest = UdpSocket::bind("127.0.0.2:0").unwrap();
+    honest.send_to(&message(1), receiver).unwrap();
+    while service.verified() < 1 {
+        inbox.receive(|datagram| service.take(&datagram)).unwrap();
+        service.submit().unwrap();
+    }
+    let mut malformed = message(1);
+    malformed[3] = 0xff;
+    let (sent, ended) = (AtomicU64::new(1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ended_with = EndsWith(&ended);
+        scope.spawn(|| {
+            let flood = Outbox::open(receiver, 0, 0).unwrap();
+            let batch = vec![malformed; BATCH];
+            while !ended.load(Ordering::Relaxed) {
+                flood.send(&batch).unwrap();
+                sent.fetch_add(BATCH as u64, Ordering::Relaxed);
+            }
+        });
+        receive_until(
+            &mut service,
+            &mut inbox,
+            |change| matches!(change, FloodFilter::Attached(filtering) if filtering.known_senders == Some(1)),
+        );
+        for number in 2..=50 {
+            honest.send_to(&message(number), receiver).unwrap();
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+        while service.verified() < 50 {
+            inbox.receive(|datagram| service.take(&datagram)).unwrap();
+            service.submit().unwrap();
+        }
+        drop(ended_with);
+    });
+    receive_until(&mut service, &mut inbox, |change| {
+        matches!(change, FloodFilter::Detached)
+    });
+    while inbox.receive(|datagram| service.take(&datagram)).unwrap() > 0 {}
+    service.count_filtered(&mut inbox).unwrap();
+    let report = service.finish().unwrap();
+    let filtered = crowded_out(&report);
+    assert!(filtered > 0);
+    let all = report.received + filtered + inbox.lost().unwrap();
+    assert_eq!(all, sent.load(Ordering::Relaxed));
+}
+
+/// Ends a thread also if the test fails.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

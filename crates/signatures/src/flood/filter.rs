@@ -1,51 +1,65 @@
-//! A filter of classic BPF by which the kernel drops a flood before it lies in the socket's buffer (`SO_ATTACH_FILTER`).
+//! A filter of classic BPF by which the kernel drops a flood before it fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
-//! Of datagrams that are no messages by their length and first three bytes, a sample passes. Of messages all pass, or those of known senders
+//! Of datagrams that are not messages by their length and first three bytes, a sample passes. Of messages all pass, or those of known senders
 //! and a sample of others. A sender is known by a tag: 32 bits of a hash of its source and the signer that its messages name, under secret
-//! numbers. A stranger is taken for a known sender with a chance of 2^-32 for each that is known. No right is needed for it.
+//! numbers. A stranger passes as a known sender with a chance of 2^-32 for each known sender; one that chooses its IPv6 link-local address,
+//! of up to 2^-16. Attaching the filter needs no capability.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
 
+use nix::libc;
 use siphasher::sip::SipHasher13;
 use socket2::SockFilter;
 
 use crate::message::{HEADER_BYTES, KeyId, MAGIC_AND_VERSION};
-use crate::service::network;
+use crate::source::network;
 
-/// Known senders that a filter has room for: with them, it has a quarter of the instructions that the kernel takes.
-pub(crate) const KNOWN_MAX: usize = 1_024;
+/// Known senders that a filter has room for: with them a program has less than a third of `BPF_MAXINSNS` (4,096).
+pub(super) const KNOWN_MAX: usize = 1_024;
 /// Tags that are compared one by one, behind one comparison that skips them all: jumps reach 255 instructions.
 const GROUP: usize = 32;
 
-/// What an instruction does, what follows if it holds and if not, and its number.
+/// As `struct sock_filter` of `linux/filter.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instruction(u16, u8, u8, u32);
-
-/// `linux/bpf_common.h`, `linux/filter.h`.
-mod code {
-    pub const LOAD_WORD: u16 = 0x20;
-    pub const LOAD_BYTE: u16 = 0x30;
-    pub const LOAD_NUMBER: u16 = 0x00;
-    pub const LOAD_LENGTH: u16 = 0x80;
-    pub const LOAD_KEPT: u16 = 0x60;
-    pub const KEEP: u16 = 0x02;
-    pub const TO_X: u16 = 0x07;
-    pub const AND: u16 = 0x54;
-    pub const MULTIPLY: u16 = 0x24;
-    pub const SHIFT_RIGHT: u16 = 0x74;
-    pub const XOR_X: u16 = 0xac;
-    pub const JUMP: u16 = 0x05;
-    pub const IF_EQUAL: u16 = 0x15;
-    pub const IF_GREATER: u16 = 0x25;
-    pub const IF_AT_LEAST: u16 = 0x35;
-    pub const RETURN: u16 = 0x06;
+struct Instruction {
+    code: u16,
+    /// Instructions to skip if the comparison holds.
+    jt: u8,
+    /// And if not.
+    jf: u8,
+    k: u32,
 }
 
-/// Offsets from here on are in the IP header (`SKF_NET_OFF`).
-const IP: u32 = -0x10_0000_i32 as u32;
-/// The place of a random number (`SKF_AD_OFF + SKF_AD_RANDOM`).
-const RANDOM: u32 = (-0x1000_i32 + 56) as u32;
+/// A is the accumulator, X the index register, M the memory.
+mod code {
+    use nix::libc::{
+        BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_IMM, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
+        BPF_LEN, BPF_MEM, BPF_MISC, BPF_MUL, BPF_RET, BPF_RSH, BPF_ST, BPF_TAX, BPF_W, BPF_X, BPF_XOR,
+    };
+
+    pub const LD_WORD: u16 = (BPF_LD | BPF_W | BPF_ABS) as u16;
+    pub const LD_BYTE: u16 = (BPF_LD | BPF_B | BPF_ABS) as u16;
+    pub const LD_IMM: u16 = (BPF_LD | BPF_IMM) as u16;
+    pub const LD_LEN: u16 = (BPF_LD | BPF_W | BPF_LEN) as u16;
+    pub const LD_MEM: u16 = (BPF_LD | BPF_MEM) as u16;
+    pub const ST: u16 = BPF_ST as u16;
+    pub const TAX: u16 = (BPF_MISC | BPF_TAX) as u16;
+    pub const AND: u16 = (BPF_ALU | BPF_AND | BPF_K) as u16;
+    pub const MUL: u16 = (BPF_ALU | BPF_MUL | BPF_K) as u16;
+    pub const RSH: u16 = (BPF_ALU | BPF_RSH | BPF_K) as u16;
+    pub const XOR_X: u16 = (BPF_ALU | BPF_XOR | BPF_X) as u16;
+    pub const JA: u16 = (BPF_JMP | BPF_JA) as u16;
+    pub const JEQ: u16 = (BPF_JMP | BPF_JEQ | BPF_K) as u16;
+    pub const JGT: u16 = (BPF_JMP | BPF_JGT | BPF_K) as u16;
+    pub const JGE: u16 = (BPF_JMP | BPF_JGE | BPF_K) as u16;
+    pub const RET: u16 = (BPF_RET | BPF_K) as u16;
+}
+
+/// Offsets from here on are in the IP header.
+const IP: u32 = libc::SKF_NET_OFF as u32;
+/// Where a random number is loaded from.
+const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
 /// The message begins behind the UDP header.
 const MESSAGE: u32 = 8;
 const KEY_ID: u32 = MESSAGE + 4;
@@ -53,11 +67,11 @@ const ALL: u32 = u32::MAX;
 const LINK_LOCAL: u32 = 0xfe80_0000;
 const LINK_LOCAL_MASK: u32 = 0xffc0_0000;
 
-/// Two secret numbers, odd.
-pub(crate) struct Tags([u32; 2]);
+/// Computes the tags of senders. Two secret numbers, odd.
+pub(super) struct Tags([u32; 2]);
 
 impl Tags {
-    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+    pub(super) fn new(secret: &[u8; 16]) -> Self {
         Self(std::array::from_fn(|number| {
             let mut hasher = SipHasher13::new_with_key(secret);
             number.hash(&mut hasher);
@@ -66,7 +80,7 @@ impl Tags {
     }
 
     /// Of a sender, as the filter computes it.
-    pub(crate) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
+    pub(super) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
         let [one, other] = self.0;
         // The second multiplication takes apart what the first one keeps together: a change of the highest bits alone.
         let mix = |so_far: u32, word: u32| {
@@ -83,53 +97,52 @@ impl Tags {
         mix(mix(source, (key >> 32) as u32), key as u32)
     }
 
-    /// The filter that lets all messages through, or those of senders with these tags, at most [`KNOWN_MAX`] of them; of so many other
-    /// datagrams one passes.
-    pub(crate) fn filter(&self, known: Option<&mut [u32]>, sampled: u64) -> Vec<SockFilter> {
-        let instructions = self.instructions(known, sampled);
-        let of_kernel = |Instruction(code, holds, fails, number): &Instruction| {
-            SockFilter::new(*code, *holds, *fails, *number)
-        };
-        instructions.iter().map(of_kernel).collect()
+    /// A program that passes all messages (`None`), or messages of senders with these tags, sorted and at most [`KNOWN_MAX`]. Of other
+    /// datagrams one in `sample_one_in` passes.
+    pub(super) fn program(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<SockFilter> {
+        let instructions = self.instructions(known, sample_one_in);
+        instructions
+            .iter()
+            .map(|of| SockFilter::new(of.code, of.jt, of.jf, of.k))
+            .collect()
     }
 
-    fn instructions(&self, known: Option<&mut [u32]>, sampled: u64) -> Vec<Instruction> {
+    fn instructions(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<Instruction> {
         let messages = match known {
             Some(known) => self.of_known(known),
-            None => vec![plain(code::RETURN, ALL)],
+            None => vec![statement(code::RET, ALL)],
         };
-        let to_sample = plain(code::JUMP, messages.len() as u32);
+        let to_sample = statement(code::JA, messages.len() as u32);
         let mut program = vec![
-            plain(code::LOAD_LENGTH, 0),
+            statement(code::LD_LEN, 0),
             // To the second jump.
-            Instruction(code::IF_AT_LEAST, 0, 3, MESSAGE + HEADER_BYTES as u32),
-            plain(code::LOAD_WORD, MESSAGE),
-            plain(code::AND, !0xff),
-            Instruction(code::IF_EQUAL, 1, 0, MAGIC_AND_VERSION << 8),
+            jump(code::JGE, 0, 3, MESSAGE + HEADER_BYTES as u32),
+            statement(code::LD_WORD, MESSAGE),
+            statement(code::AND, !0xff),
+            jump(code::JEQ, 1, 0, MAGIC_AND_VERSION << 8),
             to_sample,
         ];
         program.extend(messages);
         program.extend([
-            plain(code::LOAD_WORD, RANDOM),
-            Instruction(code::IF_GREATER, 1, 0, (u64::from(ALL) / sampled.max(1)) as u32),
-            plain(code::RETURN, ALL),
-            plain(code::RETURN, 0),
+            statement(code::LD_WORD, RANDOM),
+            jump(code::JGT, 1, 0, (u64::from(ALL) / sample_one_in.max(1)) as u32),
+            statement(code::RET, ALL),
+            statement(code::RET, 0),
         ]);
         program
     }
 
-    fn of_known(&self, known: &mut [u32]) -> Vec<Instruction> {
-        known.sort_unstable();
+    fn of_known(&self, known: &[u32]) -> Vec<Instruction> {
         let mut groups = Vec::new();
         // Built from the last group on: a tag that is not in its group is in none, and the jump skips all groups behind.
         for group in known.chunks(GROUP).rev() {
             let (length, last) = (group.len() as u8, group.last().copied().unwrap_or(0));
-            let mut program = vec![Instruction(code::IF_GREATER, length + 2, 0, last)];
+            let mut program = vec![jump(code::JGT, length + 2, 0, last)];
             for (place, tag) in (0..).zip(group) {
-                program.push(Instruction(code::IF_EQUAL, length - place, 0, *tag));
+                program.push(jump(code::JEQ, length - place, 0, *tag));
             }
-            program.push(plain(code::JUMP, 1 + groups.len() as u32));
-            program.push(plain(code::RETURN, ALL));
+            program.push(statement(code::JA, 1 + groups.len() as u32));
+            program.push(statement(code::RET, ALL));
             program.append(&mut groups);
             groups = program;
         }
@@ -142,25 +155,25 @@ impl Tags {
         // The number kept at 0 is mixed with the word there.
         let mix = |at| {
             [
-                plain(code::LOAD_KEPT, 0),
-                plain(code::TO_X, 0),
-                plain(code::LOAD_WORD, at),
-                plain(code::XOR_X, 0),
-                plain(code::MULTIPLY, one),
-                plain(code::KEEP, 0),
-                plain(code::SHIFT_RIGHT, 16),
-                plain(code::TO_X, 0),
-                plain(code::LOAD_KEPT, 0),
-                plain(code::XOR_X, 0),
-                plain(code::MULTIPLY, other),
-                plain(code::KEEP, 0),
+                statement(code::LD_MEM, 0),
+                statement(code::TAX, 0),
+                statement(code::LD_WORD, at),
+                statement(code::XOR_X, 0),
+                statement(code::MUL, one),
+                statement(code::ST, 0),
+                statement(code::RSH, 16),
+                statement(code::TAX, 0),
+                statement(code::LD_MEM, 0),
+                statement(code::XOR_X, 0),
+                statement(code::MUL, other),
+                statement(code::ST, 0),
             ]
         };
         let two_words = [mix(IP + 16), mix(IP + 20)].concat();
         let is_link_local = [
-            plain(code::LOAD_WORD, IP + 8),
-            plain(code::AND, LINK_LOCAL_MASK),
-            Instruction(code::IF_EQUAL, 0, two_words.len() as u8, LINK_LOCAL),
+            statement(code::LD_WORD, IP + 8),
+            statement(code::AND, LINK_LOCAL_MASK),
+            jump(code::JEQ, 0, two_words.len() as u8, LINK_LOCAL),
         ];
         let ip6 = [
             [mix(IP + 8), mix(IP + 12)].as_flattened(),
@@ -168,21 +181,25 @@ impl Tags {
             &two_words,
         ]
         .concat();
-        let ip4 = [&mix(IP + 12)[..], &[plain(code::JUMP, ip6.len() as u32)]].concat();
+        let ip4 = [&mix(IP + 12)[..], &[statement(code::JA, ip6.len() as u32)]].concat();
         let family = [
-            plain(code::LOAD_NUMBER, 0),
-            plain(code::KEEP, 0),
-            plain(code::LOAD_BYTE, IP),
-            plain(code::AND, 0xf0),
-            Instruction(code::IF_EQUAL, 0, ip4.len() as u8, 0x40),
+            statement(code::LD_IMM, 0),
+            statement(code::ST, 0),
+            statement(code::LD_BYTE, IP),
+            statement(code::AND, 0xf0),
+            jump(code::JEQ, 0, ip4.len() as u8, 0x40),
         ];
         let signer = [mix(KEY_ID), mix(KEY_ID + 4)];
         [&family[..], &ip4, &ip6, signer.as_flattened()].concat()
     }
 }
 
-fn plain(code: u16, number: u32) -> Instruction {
-    Instruction(code, 0, 0, number)
+fn statement(code: u16, k: u32) -> Instruction {
+    jump(code, 0, 0, k)
+}
+
+fn jump(code: u16, jt: u8, jf: u8, k: u32) -> Instruction {
+    Instruction { code, jt, jf, k }
 }
 
 #[cfg(test)]
@@ -210,31 +227,31 @@ mod tests {
             from.get(at as usize).copied()
         };
         for steps in 1.. {
-            let Instruction(code, holds, fails, number) = program[at];
+            let Instruction { code, jt, jf, k } = program[at];
             at += 1;
-            let is = |is: bool| usize::from(if is { holds } else { fails });
+            let is = |is: bool| usize::from(if is { jt } else { jf });
             match code {
-                code::LOAD_WORD if number == RANDOM => a = random,
-                code::LOAD_WORD => {
-                    let word: Option<Vec<u8>> = (0..4).map(|of| byte(number + of)).collect();
+                code::LD_WORD if k == RANDOM => a = random,
+                code::LD_WORD => {
+                    let word: Option<Vec<u8>> = (0..4).map(|of| byte(k + of)).collect();
                     let Some(word) = word else { return (false, steps) };
                     a = u32::from_be_bytes(word.try_into().unwrap());
                 }
-                code::LOAD_BYTE => a = byte(number).unwrap().into(),
-                code::LOAD_NUMBER => a = number,
-                code::LOAD_LENGTH => a = udp.len() as u32,
-                code::LOAD_KEPT => a = kept,
-                code::KEEP => kept = a,
-                code::TO_X => x = a,
-                code::AND => a &= number,
-                code::MULTIPLY => a = a.wrapping_mul(number),
-                code::SHIFT_RIGHT => a >>= number,
+                code::LD_BYTE => a = byte(k).unwrap().into(),
+                code::LD_IMM => a = k,
+                code::LD_LEN => a = udp.len() as u32,
+                code::LD_MEM => a = kept,
+                code::ST => kept = a,
+                code::TAX => x = a,
+                code::AND => a &= k,
+                code::MUL => a = a.wrapping_mul(k),
+                code::RSH => a >>= k,
                 code::XOR_X => a ^= x,
-                code::JUMP => at += number as usize,
-                code::IF_EQUAL => at += is(a == number),
-                code::IF_GREATER => at += is(a > number),
-                code::IF_AT_LEAST => at += is(a >= number),
-                code::RETURN => return (number != 0, steps),
+                code::JA => at += k as usize,
+                code::JEQ => at += is(a == k),
+                code::JGT => at += is(a > k),
+                code::JGE => at += is(a >= k),
+                code::RET => return (k != 0, steps),
                 _ => panic!("{code:#x}"),
             }
         }
@@ -267,7 +284,8 @@ mod tests {
         ) {
             let tags = Tags::new(&secret);
             let mut known: Vec<u32> = senders.iter().map(|(source, key)| tags.of(*source, KeyId(*key))).collect();
-            let program = tags.instructions(Some(&mut known), 64);
+            known.sort_unstable();
+            let program = tags.instructions(Some(&known), 64);
             for (source, key) in &senders {
                 let (ip, udp) = headers(*source, *key);
                 prop_assert!(passes(&program, &ip, &udp, u32::MAX));
@@ -290,8 +308,8 @@ mod tests {
     #[test]
     fn a_datagram_is_compared_with_few_tags() {
         let tags = Tags::new(&[8; 16]);
-        let mut known: Vec<u32> = (0..KNOWN_MAX as u32).map(|tag| tag << 22 | 1).collect();
-        let program = tags.instructions(Some(&mut known), 100);
+        let known: Vec<u32> = (0..KNOWN_MAX as u32).map(|tag| tag << 22 | 1).collect();
+        let program = tags.instructions(Some(&known), 100);
         assert!(program.len() < 1_300);
         for stranger in 0..2_000u32 {
             let (ip, udp) = headers(Ipv4Addr::from_bits(stranger).into(), [3; 8]);
@@ -326,9 +344,9 @@ mod tests {
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
-    /// The kernel takes a filter of any size, and does what it says.
+    /// With as many tags as there is room for.
     #[test]
-    fn the_kernel_filters_so() {
+    fn the_kernel_passes_known_senders_and_a_sample() {
         for (receiver, known, stranger) in [("127.0.0.1", "127.0.0.9", "127.0.0.8"), ("::1", "::1", "::1")] {
             let [known, stranger] = [known, stranger].map(|ip| ip.parse::<IpAddr>().unwrap());
             let inbox = UdpSocket::bind((receiver, 0)).unwrap();
@@ -339,8 +357,9 @@ mod tests {
                 .map(|tag| tag.wrapping_mul(0x9e37_79b1))
                 .collect();
             all.push(tags.of(known, KeyId([1; 8])));
-            let filter = tags.filter(Some(&mut all), 64);
-            SockRef::from(&inbox).attach_filter(&filter).unwrap();
+            all.sort_unstable();
+            let program = tags.program(Some(&all), 64);
+            SockRef::from(&inbox).attach_filter(&program).unwrap();
             let message = |key: u8| [&b"LS\x01\x09"[..], &[key; 8], &[0; 20]].concat();
             let received = |from: IpAddr, message: &[u8], count: usize| {
                 let sender = UdpSocket::bind((from, 0)).unwrap();

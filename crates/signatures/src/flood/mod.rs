@@ -1,243 +1,287 @@
-//! When a receiver has the kernel drop datagrams that are no messages, or strangers' ones: reading each of them takes a microsecond, and
-//! lanes may need the processor.
+//! Decides when the kernel filters a flood: reading a datagram takes a microsecond, even if it is dropped at once.
 
-use std::collections::{HashMap, VecDeque};
+mod filter;
+mod senders;
+mod window;
+
 use std::net::IpAddr;
 
 use socket2::SockFilter;
 
-use crate::filter::{KNOWN_MAX, Tags};
+use self::filter::Tags;
+use self::senders::Senders;
+use self::window::{Counts, WINDOW, Window};
 use crate::message::KeyId;
-use crate::reputation::Newcomers;
+use crate::reputation::{MEMORY, Newcomers};
 use crate::scheduler::{Source, Span, Time};
 
-/// Datagrams are counted for so long at a time.
-const WINDOW: Span = Span::from_millis(5);
-/// A flood has so many of them in it: 50,000 a second.
-const FLOOD: u64 = 250;
-/// Of a flood, so many pass in it: 5,000 a second, which is what a receiver takes of new sources.
-const PASSING: u64 = WINDOW.as_nanos() / Newcomers::INTERVAL.as_nanos();
-/// Windows of the time for which they are counted while there is a filter, since few pass.
-const WINDOWS: u64 = 20;
-/// After so long a filter is made again, with those who have become known.
-const RENEWED_AFTER: Span = Span::from_millis(1_000);
-/// A sender of which nothing came for so long has no place in a filter.
-const MEMORY: Span = Span::from_millis(60_000);
-/// At least one of so many datagrams passes.
-const SAMPLED_MAX: u64 = 1 << 16;
-/// Strangers of whom a message was taken in last, and who may become known: more than pass a filter in a second.
-const TAKEN_MAX: usize = 8_192;
+/// Datagrams of a window from which on they are a flood: 50,000 a second.
+const FLOOD: u64 = 5_000;
+/// A flood ends with fewer: 25,000 a second. At a rate between the two, filters would be attached and detached in turn.
+const FLOOD_CONTINUES: u64 = FLOOD / 2;
+/// Datagrams of a flood that pass a filter in a window: 5,000 a second, which is what a receiver takes of new senders.
+const SAMPLE: u64 = WINDOW.as_nanos() / Newcomers::INTERVAL.as_nanos();
+const SAMPLE_ONE_IN_MAX: u64 = 1 << 16;
+/// A filter is built again after this time, with senders that have become known. One that the kernel rejected, too.
+const REBUILT_AFTER: Span = Span::from_millis(1_000);
 
-/// What becomes of the filter of a receiver's socket.
-pub(crate) enum Filter {
-    /// It is put in the place of the one before.
-    Set(Vec<SockFilter>),
-    /// It is taken away.
-    Remove,
+/// A change to the socket's filter.
+pub(crate) enum FilterChange {
+    /// Attach this program in place of the current one.
+    Attach(Vec<SockFilter>),
+    /// Detach the current program.
+    Detach,
+    /// None, although there is a flood of messages: more senders are known than a filter has room for.
+    TooManySenders,
+}
+
+/// What the socket's filter does with datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filtering {
+    /// Of the datagrams that are sampled, one in this number passes.
+    pub sample_one_in: u64,
+    /// Senders whose messages pass. Without a number all messages pass, and only datagrams that are not messages are sampled.
+    pub known_senders: Option<usize>,
 }
 
 /// A state machine, driven by the datagrams of one receiver.
 pub(crate) struct Flood {
     tags: Tags,
-    /// Known senders, and when they sent last.
-    known: HashMap<u32, Time>,
-    forgotten_at: Time,
-    /// When a known sender had no place among these.
-    too_many_at: Option<Time>,
-    taken: VecDeque<(u32, Source)>,
-    window_from: Time,
-    seen: Seen,
-    filter: Option<InForce>,
+    senders: Senders,
+    window: Window,
+    filter: Option<AttachedFilter>,
+    /// The kernel has rejected a filter: none is built before.
+    retry_at: Time,
+    /// The kernel has rejected a filter of messages: all messages pass until then.
+    messages_pass_until: Time,
 }
 
-/// Datagrams of a window.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    broken: u64,
-    strangers: u64,
-    /// Of these, messages that were refused at once.
-    refused: u64,
-    /// More of strangers' messages waited than lanes verify.
-    crowded: bool,
+struct AttachedFilter {
+    /// Tags whose messages pass, sorted. `None`: all messages pass.
+    tags: Option<Vec<u32>>,
+    sample_one_in: u64,
+    attached_at: Time,
 }
 
-/// Datagrams that came in a window, also those that a filter dropped.
-#[derive(Clone, Copy)]
-struct Came {
-    /// What is no message, if that is a flood.
-    broken: u64,
-    /// Strangers' messages, if these are one.
-    strangers: u64,
-    windows: u64,
-}
-
-impl Came {
-    /// Of so many one passes.
-    fn sampled(self) -> u64 {
-        let came = self.broken.saturating_add(self.strangers);
-        (came / (PASSING * self.windows)).clamp(1, SAMPLED_MAX)
+impl AttachedFilter {
+    /// How many datagrams of a kind one that has arrived stands for.
+    fn weight(&self, is_sampled: bool, arrived: Time) -> u64 {
+        if is_sampled && arrived >= self.attached_at {
+            self.sample_one_in
+        } else {
+            1
+        }
     }
 }
 
-/// The filter that a socket has.
+/// A stranger's message that was counted.
 #[derive(Clone, Copy)]
-struct InForce {
-    /// Whether strangers' messages are sampled, too, and not only what is no message.
-    of_strangers: bool,
-    sampled: u64,
-    made_at: Time,
+pub(crate) struct Stranger {
+    tag: u32,
+    weight: u64,
+    arrived: Time,
+}
+
+/// Floods by kind.
+#[derive(Clone, Copy)]
+struct Floods {
+    non_messages: bool,
+    strangers: bool,
+    /// Datagrams of a window, of these kinds.
+    datagrams: u64,
+    /// Whether there is one of strangers' messages, which pass since too many senders are known.
+    too_many_senders: bool,
+}
+
+impl Floods {
+    fn sample_one_in(self) -> u64 {
+        (self.datagrams / SAMPLE).clamp(1, SAMPLE_ONE_IN_MAX)
+    }
 }
 
 impl Flood {
     pub(crate) fn new(secret: &[u8; 16]) -> Self {
         Self {
             tags: Tags::new(secret),
-            known: HashMap::new(),
-            forgotten_at: Time::ZERO,
-            too_many_at: None,
-            taken: VecDeque::new(),
-            window_from: Time::ZERO,
-            seen: Seen::default(),
+            senders: Senders::default(),
+            window: Window::new(),
             filter: None,
+            retry_at: Time::ZERO,
+            messages_pass_until: Time::ZERO,
         }
     }
 
-    /// Notes a datagram of a known sender.
-    pub(crate) fn known(&mut self, source: IpAddr, key: KeyId, now: Time) {
-        self.has_become_known(self.tags.of(source, key), now);
-    }
-
-    fn has_become_known(&mut self, tag: u32, now: Time) {
-        if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&tag) {
-            // Looking through all of them for each datagram would be a flood's work.
-            if now.since(self.forgotten_at) >= RENEWED_AFTER {
-                self.forget(now);
-            }
-            if self.known.len() >= KNOWN_MAX {
-                self.too_many_at = Some(now);
-                return;
-            }
-        }
-        self.known.insert(tag, now);
-    }
-
-    fn forget(&mut self, now: Time) {
-        self.forgotten_at = now;
-        self.known.retain(|_, sent| now.since(*sent) < MEMORY);
-    }
-
-    /// Notes a message of a stranger, and whether more of them wait than lanes verify.
-    pub(crate) fn stranger(&mut self, crowded: bool) {
-        self.seen.strangers += 1;
-        self.seen.crowded |= crowded;
-    }
-
-    /// Notes that a stranger's message was refused before its signature was computed.
-    pub(crate) fn refused(&mut self) {
-        self.seen.refused += 1;
-    }
-
-    /// Notes that a stranger's message was taken in. With it, the sender may become known.
-    pub(crate) fn taken(&mut self, source: IpAddr, key: KeyId, sender: Source) {
-        if self.taken.len() >= TAKEN_MAX {
-            self.taken.pop_front();
-        }
-        self.taken.push_back((self.tags.of(source, key), sender));
-    }
-
-    /// Notes a datagram that is no message by its first bytes.
-    pub(crate) fn broken(&mut self) {
-        self.seen.broken += 1;
-    }
-
-    /// Whether the socket should have a filter.
-    pub(crate) fn has_filter(&self) -> bool {
-        self.filter.is_some()
-    }
-
-    /// The socket has none: the kernel did not take it, or it is another socket.
-    pub(crate) fn has_lost_filter(&mut self) {
-        self.filter = None;
-    }
-
-    /// What becomes of the filter, if anything. Call it after each few datagrams. `is_known` says whether a sender is known.
-    pub(crate) fn next(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Option<Filter> {
-        let windows = if self.has_filter() { WINDOWS } else { 1 };
-        // A window is longer when nothing came. It needs no more datagrams to count as a flood.
-        if now.since(self.window_from) < WINDOW.times(windows) {
-            return None;
-        }
-        self.window_from = now;
-        let came = self.came(windows);
-        let is_flood = came.broken + came.strangers > 0;
-        let Some(filter) = self.filter else {
-            return is_flood.then(|| self.make(came, now, is_known)).flatten();
-        };
-        if !is_flood {
-            self.filter = None;
-            return Some(Filter::Remove);
-        }
-        let is_old = now.since(filter.made_at) >= RENEWED_AFTER;
-        let is_other = (came.strangers > 0) != filter.of_strangers
-            || came.sampled() > 2 * filter.sampled
-            || 2 * came.sampled() < filter.sampled;
-        (is_old || is_other).then(|| self.make(came, now, is_known).unwrap_or(Filter::Remove))
-    }
-
-    /// What came in these windows, which end.
-    fn came(&mut self, windows: u64) -> Came {
-        let seen = std::mem::take(&mut self.seen);
-        let of_strangers = self.filter.is_some_and(|filter| filter.of_strangers);
-        let sampled = self.filter.map_or(1, |filter| filter.sampled);
-        let of_messages = if of_strangers { sampled } else { 1 };
-        let if_flood = |count: u64| if count >= FLOOD * windows { count } else { 0 };
-        let refused = if_flood(seen.refused.saturating_mul(of_messages));
-        let may_be = seen.crowded || refused > 0 || of_strangers;
-        Came {
-            broken: if_flood(seen.broken.saturating_mul(sampled)),
-            strangers: if may_be {
-                if_flood(seen.strangers.saturating_mul(of_messages))
-            } else {
-                0
-            },
-            windows,
+    fn count(&mut self, arrived: Time, count: impl FnOnce(&mut Counts)) {
+        if let Some(slot) = self.window.slot(arrived) {
+            count(slot);
         }
     }
 
-    /// None of strangers' messages while there are too many known senders.
-    fn make(&mut self, mut came: Came, now: Time, is_known: impl Fn(Source) -> bool) -> Option<Filter> {
-        self.forget(now);
-        for (tag, sender) in std::mem::take(&mut self.taken) {
-            if is_known(sender) {
-                self.has_become_known(tag, now);
-            } else {
-                self.taken.push_back((tag, sender));
-            }
-        }
-        if self.too_many_at.is_some_and(|at| now.since(at) < MEMORY) {
-            came.strangers = 0;
-        }
-        self.filter = None;
-        if came.broken + came.strangers == 0 {
-            return None;
-        }
-        let of_strangers = came.strangers > 0;
-        self.filter = Some(InForce {
-            of_strangers,
-            sampled: came.sampled(),
-            made_at: now,
+    /// Records a message of a known sender.
+    pub(crate) fn record_known(&mut self, source: IpAddr, key: KeyId, arrived: Time) {
+        self.senders.record_known(self.tags.of(source, key), arrived);
+        self.count(arrived, |_| {});
+    }
+
+    /// Records a message of a stranger, and whether more of them wait than lanes verify.
+    pub(crate) fn record_stranger(
+        &mut self,
+        source: IpAddr,
+        key: KeyId,
+        arrived: Time,
+        is_crowded: bool,
+    ) -> Stranger {
+        let tag = self.tags.of(source, key);
+        self.senders.forget(tag);
+        let weight = self.filter.as_ref().map_or(1, |filter| {
+            let passing = filter.tags.as_ref();
+            filter.weight(
+                passing.is_some_and(|tags| tags.binary_search(&tag).is_err()),
+                arrived,
+            )
         });
-        let mut known: Vec<u32> = self.known.keys().copied().collect();
-        let known = of_strangers.then_some(known.as_mut_slice());
-        Some(Filter::Set(self.tags.filter(known, came.sampled())))
+        self.count(arrived, |slot| {
+            slot.strangers = slot.strangers.saturating_add(weight);
+            slot.is_crowded |= is_crowded;
+        });
+        Stranger { tag, weight, arrived }
+    }
+
+    /// Records that a stranger's message was refused before its signature was verified.
+    pub(crate) fn record_refusal(&mut self, stranger: Stranger) {
+        self.count(stranger.arrived, |slot| {
+            slot.refused = slot.refused.saturating_add(stranger.weight);
+        });
+    }
+
+    /// Records that a stranger's message will be verified, so that the sender may become known.
+    pub(crate) fn record_candidate(&mut self, stranger: Stranger, sender: Source) {
+        self.senders.record_candidate(stranger.tag, sender);
+    }
+
+    /// Records a datagram that is not a message by its length and first bytes.
+    pub(crate) fn record_non_message(&mut self, arrived: Time) {
+        let weight = self
+            .filter
+            .as_ref()
+            .map_or(1, |filter| filter.weight(true, arrived));
+        self.count(arrived, |slot| {
+            slot.non_messages = slot.non_messages.saturating_add(weight);
+        });
+    }
+
+    /// What the socket's filter does. `None`: it should have none.
+    pub(crate) fn filtering(&self) -> Option<Filtering> {
+        self.filter.as_ref().map(|filter| Filtering {
+            sample_one_in: filter.sample_one_in,
+            known_senders: filter.tags.as_ref().map(Vec::len),
+        })
+    }
+
+    /// Records that the kernel has rejected the filter.
+    pub(crate) fn record_rejection(&mut self, now: Time) {
+        if self.filter.take().is_some_and(|filter| filter.tags.is_some()) {
+            // One of datagrams that are not messages is a hundred times smaller.
+            self.messages_pass_until = now + MEMORY;
+        } else {
+            self.retry_at = now + REBUILT_AFTER;
+        }
+    }
+
+    /// Records that the socket is a new one, which has no filter.
+    pub(crate) fn record_new_socket(&mut self) {
+        self.filter = None;
+    }
+
+    /// Returns the change to make to the filter. Call after every receive. `is_known` says whether a sender is known.
+    pub(crate) fn update(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Option<FilterChange> {
+        if !self.window.advance(now) || now < self.retry_at {
+            return None;
+        }
+        let floods = self.floods(now);
+        let change = if self.is_out_of_date(floods, now) {
+            let had_filter = self.filter.is_some();
+            let program = self.build(floods, now, is_known).map(FilterChange::Attach);
+            program.or(had_filter.then_some(FilterChange::Detach))
+        } else {
+            None
+        };
+        change.or(floods.too_many_senders.then_some(FilterChange::TooManySenders))
+    }
+
+    fn is_out_of_date(&self, floods: Floods, now: Time) -> bool {
+        let Some(filter) = &self.filter else {
+            return floods.datagrams > 0;
+        };
+        let samples = floods.sample_one_in();
+        floods.datagrams == 0
+            || now.since(filter.attached_at) >= REBUILT_AFTER
+            || floods.strangers != filter.tags.is_some()
+            || samples > 2 * filter.sample_one_in
+            || 2 * samples < filter.sample_one_in
+    }
+
+    fn floods(&self, now: Time) -> Floods {
+        let (total, projected) = (self.window.total(), self.window.projected());
+        let samples_messages = self.filter.as_ref().map(|filter| filter.tags.is_some());
+        let is_flood = |count: u64, continues: bool| count >= if continues { FLOOD_CONTINUES } else { FLOOD };
+        let continues = samples_messages == Some(true);
+        let is_cause = total.is_crowded || total.refused >= FLOOD || continues;
+        let too_many_senders = self.senders.are_too_many(now);
+        let messages_pass = now < self.messages_pass_until || too_many_senders;
+        let non_messages = is_flood(total.non_messages, samples_messages.is_some());
+        let of_strangers = is_cause && is_flood(total.strangers, continues);
+        let strangers = of_strangers && !messages_pass;
+        // A large flood is sampled as one before it has lasted for a window.
+        let of = |is_flood: bool, total: u64, projected: u64| if is_flood { total.max(projected) } else { 0 };
+        Floods {
+            non_messages,
+            strangers,
+            too_many_senders: of_strangers && too_many_senders,
+            datagrams: of(non_messages, total.non_messages, projected.non_messages).saturating_add(of(
+                strangers,
+                total.strangers,
+                projected.strangers,
+            )),
+        }
+    }
+
+    /// Returns `None` if there is no flood, or one of strangers' messages alone while too many senders are known.
+    fn build(
+        &mut self,
+        floods: Floods,
+        now: Time,
+        is_known: impl Fn(Source) -> bool,
+    ) -> Option<Vec<SockFilter>> {
+        self.filter = None;
+        let mut tags = floods.strangers.then(|| self.senders.tags(now, is_known));
+        if self.senders.are_too_many(now) {
+            tags = None;
+        }
+        if tags.is_none() && !floods.non_messages {
+            return None;
+        }
+        if let Some(tags) = &mut tags {
+            tags.sort_unstable();
+        }
+        let sample_one_in = floods.sample_one_in();
+        let program = self.tags.program(tags.as_deref(), sample_one_in);
+        self.filter = Some(AttachedFilter {
+            tags,
+            sample_one_in,
+            attached_at: now,
+        });
+        Some(program)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::filter::KNOWN_MAX;
     use super::*;
 
     const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const STRANGER: KeyId = KeyId([9; 8]);
 
     fn at(ms: u64) -> Time {
         Time::ZERO + Span::from_millis(ms)
@@ -247,148 +291,235 @@ mod tests {
         Flood::new(&[4; 16])
     }
 
-    fn next(flood: &mut Flood, ms: u64) -> Option<&'static str> {
-        let filter = flood.next(at(ms), |sender| sender.0 == 7);
-        filter.map(|filter| match filter {
-            Filter::Set(_) => "set",
-            Filter::Remove => "removed",
-        })
+    /// Twice: the time of the second call counts, since no datagram came after the first one.
+    fn update(flood: &mut Flood, ms: u64) -> Option<&'static str> {
+        let update = |flood: &mut Flood| flood.update(at(ms), |sender| sender.0 == 7);
+        update(flood)
+            .or_else(|| update(flood))
+            .map(|change| match change {
+                FilterChange::Attach(_) => "attach",
+                FilterChange::Detach => "detach",
+                FilterChange::TooManySenders => "too many senders",
+            })
     }
 
-    /// In a window that ends then.
-    fn strangers(flood: &mut Flood, count: u64, crowded: bool, ms: u64) -> Option<&'static str> {
-        (0..count).for_each(|_| flood.stranger(crowded));
-        next(flood, ms)
+    /// In the 5 ms before.
+    fn strangers(flood: &mut Flood, count: u64, is_crowded: bool, ms: u64) -> Option<&'static str> {
+        for _ in 0..count {
+            flood.record_stranger(SOURCE, STRANGER, at(ms - 1), is_crowded);
+        }
+        update(flood, ms)
     }
 
-    fn in_force(flood: &Flood) -> (bool, u64) {
-        let filter = flood.filter.unwrap();
-        (filter.of_strangers, filter.sampled)
+    fn non_messages(flood: &mut Flood, count: u64, ms: u64) {
+        (0..count).for_each(|_| flood.record_non_message(at(ms - 1)));
+    }
+
+    /// So many are sent in each 5 ms of a time, and the filter drops most of them; the changes to the filter.
+    fn steady(flood: &mut Flood, sent: u64, is_crowded: bool, ms: std::ops::Range<u64>) -> Vec<&'static str> {
+        let mut changes = Vec::new();
+        for ms in ms.step_by(5) {
+            let samples = match flood.filtering() {
+                Some(filtering) if filtering.known_senders.is_some() => filtering.sample_one_in,
+                _ => 1,
+            };
+            changes.extend(strangers(flood, sent / samples, is_crowded, ms));
+        }
+        changes
+    }
+
+    /// Whether strangers' messages are sampled, and one in how many datagrams passes.
+    fn sampling(flood: &Flood) -> (bool, u64) {
+        let filtering = flood.filtering().unwrap();
+        (filtering.known_senders.is_some(), filtering.sample_one_in)
     }
 
     #[test]
-    fn many_strangers_are_filtered_while_lanes_are_behind_and_until_they_are_few() {
+    fn strangers_are_filtered_while_lanes_are_behind_and_until_they_are_few() {
         let mut flood = flood();
         assert_eq!(
-            strangers(&mut flood, FLOOD, false, 5),
-            None,
+            steady(&mut flood, 300, false, 5..500),
+            [""; 0],
             "lanes are not behind"
         );
-        assert_eq!(strangers(&mut flood, FLOOD - 1, true, 10), None, "not many");
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 14), None, "a window");
-        assert_eq!(next(&mut flood, 15), Some("set"));
-        assert_eq!(in_force(&flood), (true, 100));
-        // What is counted is what the filter lets through, over longer times.
-        let passing = PASSING * WINDOWS;
-        assert_eq!(strangers(&mut flood, passing, false, 114), None);
-        for ms in (115..=915).step_by(100) {
-            assert_eq!(next(&mut flood, ms), None);
-            (0..passing).for_each(|_| flood.stranger(false));
-        }
-        assert_eq!(next(&mut flood, 1_015), Some("set"), "a second later");
+        assert_eq!(steady(&mut flood, 240, true, 600..1_000), [""; 0], "not many");
+        assert_eq!(steady(&mut flood, 2_500, true, 1_100..1_110), ["attach"]);
+        assert_eq!(sampling(&flood), (true, 100), "as if it had lasted for a window");
         assert_eq!(
-            strangers(&mut flood, 50, true, 1_115),
-            Some("set"),
+            steady(&mut flood, 2_500, false, 1_110..2_000),
+            [""; 0],
+            "lanes are not behind any more"
+        );
+        assert_eq!(
+            steady(&mut flood, 2_500, true, 2_000..2_300),
+            ["attach"],
+            "a second later"
+        );
+        assert_eq!(
+            steady(&mut flood, 250, true, 2_300..2_600),
+            ["attach"; 3],
             "of a flood of a tenth"
         );
-        assert_eq!(in_force(&flood), (true, 10));
-        assert_eq!(strangers(&mut flood, passing - 1, true, 1_215), Some("removed"));
-        assert_eq!(strangers(&mut flood, FLOOD, true, 1_220), Some("set"));
+        assert_eq!(steady(&mut flood, 50, true, 2_600..2_800).last(), Some(&"detach"));
+        assert_eq!(steady(&mut flood, 240, true, 2_800..4_000), [""; 0]);
     }
 
-    /// The first 100 ms after a burst show that it is over.
+    /// 50,000 a second attach a filter, and 25,000 a second keep it.
     #[test]
-    fn a_burst_is_no_flood() {
+    fn a_steady_rate_does_not_attach_and_detach_in_turn() {
         let mut flood = flood();
-        assert_eq!(strangers(&mut flood, 100 * FLOOD, true, 5), Some("set"));
-        assert_eq!(in_force(&flood), (true, 1_000));
-        assert_eq!(strangers(&mut flood, 4, true, 105), Some("removed"));
+        assert_eq!(steady(&mut flood, 250, true, 5..110), ["attach"]);
+        assert_eq!(sampling(&flood), (true, 10));
+        let changes = steady(&mut flood, 150, true, 110..3_000);
+        assert!(changes.len() < 5 && !changes.contains(&"detach"), "{changes:?}");
         assert_eq!(
-            strangers(&mut flood, u64::from(u16::MAX) * 200, true, 110),
-            Some("set")
+            steady(&mut flood, 100, true, 3_000..3_300).last(),
+            Some(&"detach")
         );
-        assert_eq!(in_force(&flood), (true, SAMPLED_MAX));
     }
 
-    /// What is no message is filtered whether or not lanes are behind, and strangers' messages are not.
     #[test]
-    fn what_is_no_message_is_filtered_alone() {
+    fn a_filter_is_detached_100_ms_after_a_burst() {
         let mut flood = flood();
-        let window = |flood: &mut Flood, broken: u64, of_strangers: u64, crowded, ms| {
-            (0..broken).for_each(|_| flood.broken());
-            strangers(flood, of_strangers, crowded, ms)
-        };
-        assert_eq!(window(&mut flood, FLOOD - 1, 0, true, 5), None);
-        assert_eq!(window(&mut flood, 2 * FLOOD, 40, false, 10), Some("set"));
-        assert_eq!(in_force(&flood), (false, 20));
-        assert_eq!(window(&mut flood, 500, 20 * FLOOD, false, 110), None);
         assert_eq!(
-            window(&mut flood, 500, 20 * FLOOD, true, 210),
-            Some("set"),
-            "of both"
+            strangers(&mut flood, FLOOD - 1, true, 5),
+            None,
+            "a receiver takes them"
         );
-        assert_eq!(in_force(&flood), (true, 30));
-        assert_eq!(window(&mut flood, 400, 0, true, 310), Some("set"));
-        assert_eq!(in_force(&flood), (false, 24));
-        assert_eq!(window(&mut flood, 0, 20 * FLOOD, false, 410), Some("removed"));
+        assert_eq!(update(&mut flood, 105), None);
+        assert_eq!(strangers(&mut flood, 100 * FLOOD, true, 110), Some("attach"));
+        assert_eq!(sampling(&flood), (true, 10_000));
+        assert_eq!(
+            steady(&mut flood, 0, true, 115..210),
+            ["attach"],
+            "not at that rate"
+        );
+        assert_eq!(sampling(&flood), (true, 1_000));
+        assert_eq!(update(&mut flood, 210), Some("detach"));
+        let many = SAMPLE * (SAMPLE_ONE_IN_MAX + 1);
+        flood.count(at(219), |slot| {
+            slot.strangers = many;
+            slot.is_crowded = true;
+        });
+        assert_eq!(update(&mut flood, 220), Some("attach"));
+        assert_eq!(sampling(&flood), (true, SAMPLE_ONE_IN_MAX));
     }
 
-    /// Old and repeated messages take no lane's time, but the receiving thread's.
+    /// What is not a message is filtered whether or not lanes are behind.
     #[test]
-    fn messages_that_are_refused_are_filtered_though_lanes_are_not_behind() {
+    fn non_messages_are_filtered_without_strangers_messages() {
         let mut flood = flood();
-        (1..FLOOD).for_each(|_| flood.refused());
-        assert_eq!(strangers(&mut flood, FLOOD, false, 5), None);
-        (0..FLOOD).for_each(|_| flood.refused());
-        assert_eq!(strangers(&mut flood, FLOOD, false, 10), Some("set"));
-        assert_eq!(in_force(&flood), (true, 10));
+        non_messages(&mut flood, FLOOD - 1, 5);
+        assert_eq!(update(&mut flood, 5), None);
+        non_messages(&mut flood, FLOOD + 1, 10);
+        assert_eq!(strangers(&mut flood, FLOOD, false, 10), Some("attach"));
+        assert_eq!(sampling(&flood), (false, 200));
+        assert_eq!(
+            strangers(&mut flood, FLOOD, true, 15),
+            Some("attach"),
+            "of both now"
+        );
+        assert_eq!(sampling(&flood), (true, 300));
+        assert_eq!(update(&mut flood, 115), Some("detach"));
     }
 
+    /// Old and repeated messages use no lane's time, but the receiving thread's.
     #[test]
-    fn who_has_become_known_is_in_the_next_filter() {
+    fn refused_messages_are_filtered_though_lanes_are_not_behind() {
         let mut flood = flood();
-        flood.taken(SOURCE, KeyId([7; 8]), Source(7));
-        flood.taken(SOURCE, KeyId([8; 8]), Source(8));
-        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("set"));
-        let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
-        assert_eq!(flood.known.keys().copied().collect::<Vec<_>>(), [tag]);
-        assert_eq!(flood.taken.len(), 1, "the other may still be verified");
-        for number in 0..2 * TAKEN_MAX as u64 {
-            flood.taken(SOURCE, KeyId(number.to_be_bytes()), Source(number));
+        for _ in 0..FLOOD {
+            let stranger = flood.record_stranger(SOURCE, STRANGER, at(4), false);
+            flood.record_refusal(stranger);
         }
-        assert_eq!(flood.taken.len(), TAKEN_MAX);
+        assert_eq!(update(&mut flood, 5), Some("attach"));
+        assert_eq!(sampling(&flood), (true, 100));
     }
 
-    /// What is no message is still filtered then.
+    /// Otherwise few datagrams would be taken for a flood.
     #[test]
-    fn more_known_senders_than_a_filter_holds_have_none() {
+    fn what_no_filter_sampled_counts_once() {
+        let mut flood = flood();
+        flood.record_known(SOURCE, KeyId([1; 8]), at(1));
+        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        let weight = |flood: &mut Flood, key, ms| flood.record_stranger(SOURCE, key, at(ms), true).weight;
+        assert_eq!(weight(&mut flood, STRANGER, 4), 1, "arrived before the filter");
+        assert_eq!(weight(&mut flood, STRANGER, 6), 1_000);
+        assert_eq!(weight(&mut flood, KeyId([1; 8]), 6), 1, "passes the filter");
+        non_messages(&mut flood, 1, 6);
+        assert_eq!(flood.window.slot(at(6)).unwrap().non_messages, 1_000);
+        // It was not known any more: the next filter samples it.
+        assert_eq!(update(&mut flood, 10), None);
+        assert_eq!(update(&mut flood, 1_010), Some("detach"));
+        assert_eq!(strangers(&mut flood, FLOOD, true, 1_015), Some("attach"));
+        assert_eq!(weight(&mut flood, KeyId([1; 8]), 1_016), 100);
+        // All messages pass a filter of what is not a message.
+        let mut flood = self::flood();
+        non_messages(&mut flood, 10 * FLOOD, 5);
+        assert_eq!(update(&mut flood, 5), Some("attach"));
+        assert_eq!(weight(&mut flood, STRANGER, 6), 1);
+    }
+
+    #[test]
+    fn a_new_known_sender_is_in_the_next_filter() {
+        let mut flood = flood();
+        for sender in [7, 8] {
+            let stranger = flood.record_stranger(SOURCE, KeyId([sender; 8]), at(4), true);
+            flood.record_candidate(stranger, Source(sender.into()));
+        }
+        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
+        assert_eq!(flood.filter.unwrap().tags, Some(vec![tag]));
+    }
+
+    /// What is not a message is still filtered then.
+    #[test]
+    fn more_than_1024_known_senders_disable_the_filter_of_messages() {
         let mut flood = flood();
         let all = |flood: &mut Flood, count: u64, ms| {
             for number in 0..count {
-                flood.known(SOURCE, KeyId(number.to_be_bytes()), at(ms));
+                flood.record_known(SOURCE, KeyId(number.to_be_bytes()), at(ms));
             }
         };
-        all(&mut flood, KNOWN_MAX as u64, 0);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 20), Some("set"));
+        all(&mut flood, KNOWN_MAX as u64, 1);
+        assert_eq!(strangers(&mut flood, FLOOD, true, 20), Some("attach"));
         all(&mut flood, KNOWN_MAX as u64 + 1, 30);
-        assert_eq!(strangers(&mut flood, 20 * FLOOD, true, 1_020), Some("removed"));
-        (0..FLOOD).for_each(|_| flood.broken());
-        assert_eq!(strangers(&mut flood, FLOOD, true, 1_025), Some("set"));
-        assert_eq!(in_force(&flood), (false, 10));
-        assert_eq!(next(&mut flood, 1_200), Some("removed"));
+        assert_eq!(strangers(&mut flood, FLOOD, true, 35), Some("detach"));
+        assert_eq!(update(&mut flood, 40), Some("too many senders"));
+        non_messages(&mut flood, FLOOD, 45);
+        assert_eq!(update(&mut flood, 45), Some("attach"));
+        assert_eq!(sampling(&flood), (false, 100));
+        assert_eq!(update(&mut flood, 240), Some("detach"));
         // A minute later they are gone, but for one.
         all(&mut flood, 1, 60_100);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 61_100), Some("set"));
-        assert_eq!(flood.known.len(), 1);
+        assert_eq!(strangers(&mut flood, FLOOD, true, 61_100), Some("attach"));
+        assert_eq!(flood.filter.unwrap().tags.unwrap().len(), 1);
     }
 
     #[test]
-    fn a_filter_that_was_not_taken_multiplies_nothing() {
+    fn a_filter_that_the_kernel_rejects_is_not_tried_again_at_once() {
         let mut flood = flood();
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("set"));
-        assert!(flood.has_filter());
-        flood.has_lost_filter();
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 10), Some("set"));
-        assert_eq!(in_force(&flood), (true, 100));
+        non_messages(&mut flood, 10 * FLOOD, 5);
+        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        flood.record_rejection(at(5));
+        assert!(flood.filtering().is_none());
+        assert_eq!(update(&mut flood, 10), Some("attach"), "the small one");
+        assert_eq!(sampling(&flood), (false, 1_000));
+        flood.record_rejection(at(10));
+        assert_eq!(steady(&mut flood, FLOOD, true, 15..1_005), [""; 0]);
+        assert_eq!(
+            strangers(&mut flood, FLOOD, true, 60_000),
+            None,
+            "messages pass for a minute"
+        );
+        assert_eq!(strangers(&mut flood, FLOOD, true, 60_010), Some("attach"));
+    }
+
+    #[test]
+    fn a_new_socket_gets_a_filter_soon() {
+        let mut flood = flood();
+        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        flood.record_new_socket();
+        assert_eq!(strangers(&mut flood, 1, true, 10), Some("attach"));
+        assert_eq!(sampling(&flood), (true, 1_000));
     }
 }

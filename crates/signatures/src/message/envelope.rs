@@ -152,9 +152,14 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Whether the first three bytes are a message's.
-    pub(crate) fn has_magic(bytes: &[u8]) -> bool {
-        bytes.len() >= HEADER_BYTES && bytes.starts_with(MAGIC) && bytes.get(2) == Some(&VERSION)
+    /// The signer that a datagram names, if it is long enough for a header and begins with the magic and the version. The flood filter makes
+    /// the same check.
+    pub(crate) fn named_signer(bytes: &[u8]) -> Option<KeyId> {
+        let header = bytes.first_chunk::<HEADER_BYTES>()?;
+        let (magic, header) = take::<2>(header).ok()?;
+        let ([version, _], header) = take::<2>(header).ok()?;
+        let (key_id, _) = take::<KEY_ID_BYTES>(header).ok()?;
+        (magic == *MAGIC && version == VERSION).then_some(KeyId(key_id))
     }
 
     /// Takes a datagram apart.

@@ -114,7 +114,7 @@ impl Receiver {
         self.signers.share_memory(bytes);
     }
 
-    /// Whether it accepts messages of this signer, revoked or not.
+    /// Whether a signer with this key identifier is configured, revoked or not.
     pub(crate) fn has_signer(&self, key: KeyId) -> bool {
         self.signers.get(key).is_some()
     }

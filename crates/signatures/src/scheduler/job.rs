@@ -264,7 +264,7 @@ sheds! {
     LanesFailed = 4, "lanes_failed";
     /// No lane can do its class.
     NoLane = 5, "no_lane";
-    /// Messages of unknown senders wait for longer than a bound, and its source has sent invalid ones or is one of many new ones.
+    /// It was dropped on receipt because too many messages waited, or by the kernel while a flood filter was attached.
     Crowded = 6, "crowded";
 }
 

@@ -469,7 +469,7 @@ fn receive(inbox: &mut Inbox, service: &mut Service, shared: &Shared) -> Result<
             .receive(|datagram| service.take(&datagram))
             .map_err(broken)?;
         service.submit().map_err(broken)?;
-        service.filter(inbox).map_err(broken)?;
+        service.update_flood_filter(inbox).map_err(broken)?;
         if received == 0 && shared.sent.load(Ordering::Relaxed) {
             return Ok(());
         }

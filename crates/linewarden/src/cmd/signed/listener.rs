@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use linewarden_signatures::service::Service;
+use linewarden_signatures::service::{FloodFilter, Service};
 use linewarden_signatures::udp::{Datagram, Inbox};
 use nix::net::if_::if_nametoindex;
 
@@ -14,14 +14,15 @@ use crate::failure::Failure;
 const NAP: Duration = Duration::from_millis(50);
 /// How often an interface is looked for.
 const LOOK: Duration = Duration::from_secs(1);
+const FILTER_REPORTED_EVERY: Duration = Duration::from_secs(60);
 
 /// An inbox; of a group that was joined on an interface, with the interface.
 pub struct Listener {
     inbox: Inbox,
     address: SocketAddr,
     joined: Option<Joined>,
-    /// What the kernel had dropped of inboxes before this one.
-    dropped_before: u64,
+    /// The state of the flood filter that was reported last, and when.
+    filter_reported: Option<(&'static str, Instant)>,
 }
 
 struct Joined {
@@ -55,7 +56,7 @@ impl Listener {
             inbox,
             address,
             joined,
-            dropped_before: 0,
+            filter_reported: None,
         })
     }
 
@@ -64,15 +65,49 @@ impl Listener {
         self.inbox.buffer_bytes()
     }
 
-    /// Datagrams that the kernel has dropped, for want of room in that buffer.
-    pub fn kernel_drops(&mut self) -> Result<u64, Failure> {
-        let dropped = self.inbox.lost().map_err(Failure::failed)?;
-        Ok(self.dropped_before + dropped)
+    /// Counts what the kernel has dropped: of floods in the service's next report, and returns all else.
+    pub fn count_drops(&mut self, service: &mut Service) -> Result<u64, Failure> {
+        service.count_filtered(&mut self.inbox).map_err(Failure::failed)?;
+        self.inbox.lost().map_err(Failure::failed)
     }
 
-    /// Has the kernel drop strangers' datagrams during a flood.
-    pub fn filter(&mut self, service: &mut Service) -> Result<(), Failure> {
-        service.filter(&mut self.inbox).map_err(Failure::failed)
+    /// Has the kernel drop most of a flood.
+    pub fn filter(&mut self, service: &mut Service, outputs: &Outputs) -> Result<(), Failure> {
+        let change = service
+            .update_flood_filter(&mut self.inbox)
+            .map_err(Failure::failed)?;
+        if let Some(change) = change {
+            self.report_filter(change, outputs);
+        }
+        Ok(())
+    }
+
+    /// Reports a filter or the same problem at most once a minute, and the end of a filter that was reported.
+    fn report_filter(&mut self, change: FloodFilter, outputs: &Outputs) {
+        let (reported, is_recent) = match self.filter_reported {
+            Some((state, at)) => (state, at.elapsed() < FILTER_REPORTED_EVERY),
+            None => ("", false),
+        };
+        let filtering = match change {
+            FloodFilter::Attached(filtering) => Some(filtering),
+            _ => None,
+        };
+        let is_worth = match change {
+            FloodFilter::Attached(_) => !is_recent,
+            FloodFilter::Detached => reported == FloodFilter::ATTACHED,
+            _ => !is_recent || reported != change.name(),
+        };
+        if !is_worth {
+            return;
+        }
+        self.filter_reported = Some((change.name(), Instant::now()));
+        outputs.event(&serde_json::json!({
+            "event": "flood_filter",
+            "state": change.name(),
+            "sample_one_in": filtering.map(|filtering| filtering.sample_one_in),
+            "known_senders": filtering.and_then(|filtering| filtering.known_senders),
+        }));
+        outputs.tell(change);
     }
 
     /// Where the kernel says that it listens.
@@ -88,8 +123,7 @@ impl Listener {
         {
             joined.look_at = Instant::now() + LOOK;
             if let Some(inbox) = joined.look(self.address, outputs) {
-                self.dropped_before += self.inbox.lost().unwrap_or(0);
-                self.inbox = inbox;
+                self.inbox.replace(inbox).map_err(Failure::failed)?;
             }
         }
         let received = self.inbox.receive(each);

@@ -141,8 +141,9 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
         &mut service,
         (&mut outputs, metrics),
     );
+    let kernel_drops = listener.count_drops(&mut service)?;
     let report = service.finish().map_err(Failure::failed)?;
-    let ended = ended.and(outputs.end(&report, listener.kernel_drops()?));
+    let ended = ended.and(outputs.end(&report, kernel_drops));
     if ended.is_err() {
         lines::end_soon();
     }
@@ -160,20 +161,22 @@ fn receive(
     loop {
         listener.receive(outputs, |datagram| service.take(&datagram))?;
         service.submit().map_err(Failure::failed)?;
-        listener.filter(service)?;
+        listener.filter(service, outputs)?;
         match signals.wait(Duration::ZERO)? {
             Some(Told::Stop) => return Ok(()),
             Some(Told::Reload) => reload(args, service, outputs),
             Some(Told::Count) => {
+                let kernel_drops = listener.count_drops(service)?;
                 let report = service.report().map_err(Failure::failed)?;
-                outputs.report(&report, listener.kernel_drops()?);
+                outputs.report(&report, kernel_drops);
             }
             None => {}
         }
         if let Some(metrics) = metrics.as_ref().filter(|_| put_at <= Instant::now()) {
             put_at = Instant::now() + METRICS_EVERY;
+            let kernel_drops = listener.count_drops(service)?;
             let report = service.report().map_err(Failure::failed)?;
-            metrics.put(metrics_page(&report, listener.kernel_drops()?));
+            metrics.put(metrics_page(&report, kernel_drops));
         }
         if args.count.is_some_and(|count| service.verified() >= count) {
             return Ok(());
@@ -189,7 +192,7 @@ fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
         ("verified", "Messages that were verified.", report.verified),
         (
             "kernel_drops",
-            "Datagrams that the kernel has dropped before they were received.",
+            "Datagrams dropped by the kernel while no flood filter was attached.",
             kernel_drops,
         ),
     ] {
@@ -204,11 +207,11 @@ fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
         .refused
         .iter()
         .map(|(refusal, count)| (refusal.key(), *count));
-    let help = "Messages that were refused, by why.";
+    let help = "Messages refused, by reason.";
     page.counter("linewarden_signed_refused_total", help, Some("reason"), refused);
     let shed = report.shed();
     let shed = shed.iter().map(|(why, count)| (why.name(), *count));
-    let help = "Messages that were dropped without being verified, by why.";
+    let help = "Datagrams and messages dropped before verification, by reason.";
     page.counter("linewarden_signed_shed_total", help, Some("reason"), shed);
     page
 }

@@ -19,7 +19,7 @@
 //! jobs before they push them (so the count never falls below zero) and before they read the call, so the one
 //! that comes last sees that the number is made up. If it wakes the lane before another, whose jobs it has
 //! counted, has pushed, then the lane publishes what is still missing, and that other sees that its jobs make
-//! it up. A lane that works empties the inbox when it is done.
+//! it up. A lane takes in what is in the inbox when the lane has finished a batch.
 //!
 //! `tests/protocol.rs` goes through all interleavings of these steps, and shows for each rule that work is
 //! left lying without it.

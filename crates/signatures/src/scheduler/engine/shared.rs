@@ -138,7 +138,7 @@ impl<J> Shared<J> {
         debug_assert!(taken.is_ok(), "{taken:?}");
     }
 
-    /// Takes in all that lies in the inbox, as one event: what is urgent in a later submission goes before
+    /// Takes in the submissions that are in the inbox when the call begins, as one event: what is urgent in a later submission goes before
     /// what is not in an earlier one.
     fn take_in(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);

@@ -1,0 +1,56 @@
+//! A flood at a running receiver.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use linewarden_signatures::udp::{BATCH, Outbox};
+use nix::sys::signal::Signal;
+
+use super::{keygen, nameless, receive, send};
+
+/// Ends a thread also if the test fails.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Each datagram of the flood is received, dropped by the filter, or lost in the socket's buffer.
+#[test]
+fn a_flood_is_filtered_and_reported() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (receiver, address) = receive(at, &["plain"], "");
+    let (sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ends_with = EndsWith(&is_over);
+        scope.spawn(|| {
+            let flood = Outbox::open(address.parse().unwrap(), 0, 0).unwrap();
+            let garbage = vec![vec![0; 40]; BATCH];
+            while !is_over.load(Ordering::Relaxed) {
+                flood.send(&garbage).unwrap();
+                sent.fetch_add(BATCH as u64, Ordering::Relaxed);
+            }
+        });
+        let filter = receiver.event("flood_filter");
+        assert_eq!(filter["state"], "attached");
+        assert!(filter["sample_one_in"].as_u64().unwrap() >= 10, "{filter}");
+        assert!(filter["known_senders"].is_null(), "{filter}");
+        send(at, "plain", "hello", &address);
+        assert_eq!(receiver.event("verified")["payload"]["text"], "hello");
+        drop(ends_with);
+    });
+    assert_eq!(receiver.event("flood_filter")["state"], "detached");
+    receiver.signal(Signal::SIGTERM);
+    let ended = receiver.event("ended");
+    let count = |count: &serde_json::Value| count.as_u64().unwrap();
+    let (received, filtered) = (count(&ended["received"]), count(&ended["shed"]["crowded"]));
+    assert!(filtered > 0, "{ended}");
+    let all = received + filtered + count(&ended["kernel_drops"]);
+    assert_eq!(all, 1 + sent.load(Ordering::Relaxed), "{ended}");
+}

@@ -1,0 +1,160 @@
+//! Datagrams of the last 100 ms, in slots of 5 ms by time of arrival.
+
+use crate::scheduler::{Span, Time};
+
+const SLOT: Span = Span::from_millis(5);
+const SLOTS: usize = 20;
+/// The time that a window covers.
+pub(super) const WINDOW: Span = SLOT.times(SLOTS as u64);
+
+/// Datagrams by kind. What a filter sampled counts for all datagrams of which it is the sample.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub non_messages: u64,
+    pub strangers: u64,
+    /// Of strangers' messages, those that were refused before their signatures were verified.
+    pub refused: u64,
+    /// Whether more of strangers' messages waited than lanes verify.
+    pub is_crowded: bool,
+}
+
+pub(super) struct Window {
+    /// Those that have ended, and the current one.
+    slots: [Counts; SLOTS + 1],
+    current: usize,
+    /// When the current slot began.
+    from: Time,
+    /// Whether a slot has ended since [`Window::advance`].
+    has_ended: bool,
+    /// Whether a datagram was counted since then.
+    has_counted: bool,
+}
+
+impl Window {
+    pub(super) const fn new() -> Self {
+        let none = Counts {
+            non_messages: 0,
+            strangers: 0,
+            refused: 0,
+            is_crowded: false,
+        };
+        Self {
+            slots: [none; SLOTS + 1],
+            current: 0,
+            from: Time::ZERO,
+            has_ended: false,
+            has_counted: false,
+        }
+    }
+
+    /// The slot of a datagram that arrived then. Datagrams come in order of arrival.
+    pub(super) fn slot(&mut self, arrived: Time) -> Option<&mut Counts> {
+        self.end_slots(arrived);
+        self.has_counted = true;
+        self.slots.get_mut(self.current)
+    }
+
+    /// Whether a slot has ended since the last call. The latest datagram tells the time, since others may wait in the socket's buffer; `now`
+    /// does if none came.
+    pub(super) fn advance(&mut self, now: Time) -> bool {
+        if !std::mem::take(&mut self.has_counted) {
+            self.end_slots(now);
+        }
+        std::mem::take(&mut self.has_ended)
+    }
+
+    fn end_slots(&mut self, until: Time) {
+        let ended = until.since(self.from).as_nanos() / SLOT.as_nanos();
+        self.from = self.from + SLOT.times(ended);
+        self.has_ended |= ended > 0;
+        for _ in 0..ended.min(self.slots.len() as u64) {
+            self.current = (self.current + 1) % self.slots.len();
+            if let Some(slot) = self.slots.get_mut(self.current) {
+                *slot = Counts::default();
+            }
+        }
+    }
+
+    /// Datagrams of the slots that have ended.
+    pub(super) fn total(&self) -> Counts {
+        self.last(SLOTS)
+    }
+
+    /// Datagrams of a whole window at the rate of the last 10 ms.
+    pub(super) fn projected(&self) -> Counts {
+        const RECENT: usize = 2;
+        let factor = (SLOTS / RECENT) as u64;
+        let recent = self.last(RECENT);
+        Counts {
+            non_messages: recent.non_messages.saturating_mul(factor),
+            strangers: recent.strangers.saturating_mul(factor),
+            refused: recent.refused.saturating_mul(factor),
+            ..recent
+        }
+    }
+
+    fn last(&self, count: usize) -> Counts {
+        let (newer, older) = self.slots.split_at(self.current);
+        let ended = newer.iter().rev().chain(older.iter().skip(1).rev());
+        ended.take(count).fold(Counts::default(), |sum, slot| Counts {
+            non_messages: sum.non_messages.saturating_add(slot.non_messages),
+            strangers: sum.strangers.saturating_add(slot.strangers),
+            refused: sum.refused.saturating_add(slot.refused),
+            is_crowded: sum.is_crowded | slot.is_crowded,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_millis(ms)
+    }
+
+    fn strangers(window: &mut Window, count: u64, ms: u64) {
+        window.slot(at(ms)).unwrap().strangers += count;
+    }
+
+    #[test]
+    fn datagrams_count_for_the_length_of_a_window() {
+        let mut window = Window::new();
+        strangers(&mut window, 3, 4);
+        assert!(!window.advance(at(4)));
+        strangers(&mut window, 5, 12);
+        assert!(window.advance(at(12)));
+        strangers(&mut window, 7, 13);
+        assert!(!window.advance(at(13)));
+        assert_eq!(window.total().strangers, 3);
+        assert!(window.advance(at(104)));
+        assert_eq!(window.total().strangers, 15);
+        assert_eq!(window.projected().strangers, 0);
+        assert!(window.advance(at(105)));
+        assert_eq!(window.total().strangers, 12);
+        assert!(window.advance(at(115)));
+        assert_eq!(window.total().strangers, 0);
+        strangers(&mut window, 9, 1_000);
+        assert!(window.advance(at(1_000)));
+        assert!(window.advance(at(1_005)));
+        assert_eq!(window.total().strangers, 9);
+        strangers(&mut window, 2, 1_006);
+        assert!(!window.advance(at(1_006)) && window.advance(at(1_010)));
+        assert_eq!(window.total().strangers, 11);
+        assert_eq!(window.projected().strangers, 110);
+        assert!(window.advance(at(1_015)));
+        assert_eq!(window.projected().strangers, 20);
+    }
+
+    /// After a pause of the receiving thread, what waited is counted when it arrived.
+    #[test]
+    fn datagrams_that_waited_are_counted_by_arrival() {
+        let mut window = Window::new();
+        for ms in 1..=300 {
+            strangers(&mut window, 10, ms);
+            window.advance(at(400));
+        }
+        let total = window.total().strangers;
+        assert!((950..=1_050).contains(&total), "{total}");
+    }
+}

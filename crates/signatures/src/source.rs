@@ -1,0 +1,54 @@
+//! Where a message comes from, as costs are charged.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::net::{IpAddr, Ipv6Addr};
+
+use siphasher::sip::SipHasher13;
+
+use crate::message::KeyId;
+use crate::scheduler::Source;
+
+/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses, but on its own link, where
+/// all have the same first half.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+/// The source of a message, and the source together with the signer that the message names.
+pub(crate) struct Origin {
+    pub source: Source,
+    pub sender: Source,
+}
+
+impl Origin {
+    /// `secret` keys the hashes, so that nobody chooses which ones meet.
+    pub(crate) fn of(address: IpAddr, key: KeyId, secret: &[u8; 16]) -> Self {
+        let mut hasher = SipHasher13::new_with_key(secret);
+        network(address).hash(&mut hasher);
+        let source = Source(hasher.finish());
+        key.0.hash(&mut hasher);
+        Self {
+            source,
+            sender: Source(hasher.finish()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_network_whatever_address_it_takes() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("fe80::1"), of("fe80::2"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}
