@@ -276,8 +276,8 @@ pub struct SourcePrefix {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sources {
-    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's. The packet path reads it of IPv6 alone, and
-    /// [`Control::ip4_prefix`] instead of that of IPv4.
+    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's. The packet path reads this field
+    /// only for IPv6; for IPv4 it reads [`Control::ip4_prefix`].
     pub quick: AtomicU32,
     /// Not 0: loopback addresses are admitted, if the prefixes contain them.
     pub loopback: AtomicU32,
@@ -315,10 +315,10 @@ pub struct Control {
     pub listening: AtomicU64,
     /// Not 0: the filter holds every device that is enrolled.
     pub filtering: AtomicU64,
-    /// IPv4 device sources if one prefix and at most two refused addresses describe them: the prefix's last address above its host bits, as
-    /// loaded. 0 contains no device.
+    /// IPv4 sources of devices, if one prefix and at most two refused addresses describe all of them. Upper 32 bits: the prefix's last
+    /// address; lower 32 bits: its host mask; both as the packet path loads a word of a packet. 0 matches no device.
     pub ip4_prefix: AtomicU64,
-    /// The two refused addresses.
+    /// The two refused addresses, 32 bits each, loaded in the same way.
     pub ip4_refused: AtomicU64,
     /// Settings that may change.
     pub live: LiveCells,

@@ -22,7 +22,7 @@ use crate::scheduler::{
 use crate::scheme::Scheme;
 use crate::source::Origin;
 use crate::store::Revocations;
-use crate::udp::{Datagram, Inbox};
+use crate::udp::{Attachment, Datagram, Inbox};
 
 /// Where verified messages go. Called from lanes' threads.
 pub trait Delivery: Send + Sync {
@@ -222,28 +222,25 @@ pub struct Service {
     jobs: Vec<Job<Checked>>,
 }
 
-/// A change of the kernel's filter against floods.
+/// A change to the kernel's flood filter, or the reason why a flood is not filtered.
 #[derive(Debug)]
 pub enum FloodFilter {
     /// A filter was attached.
     Attached(Filtering),
-    /// There is no flood any more.
+    /// The flood has ended, and no filter is attached.
     Detached,
-    /// The kernel has rejected a filter. If it was one of messages, one of other datagrams is tried next.
+    /// The kernel has rejected a filter. After a filter that samples messages, one that samples only other datagrams is tried.
     Rejected(io::Error),
     /// There is a flood of messages, and it passes: more senders are known than a filter has room for.
     TooManySenders,
 }
 
 impl FloodFilter {
-    /// The name of [`FloodFilter::Attached`].
-    pub const ATTACHED: &'static str = "attached";
-
     /// Its name in events.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Attached(_) => Self::ATTACHED,
+            Self::Attached(_) => "attached",
             Self::Detached => "detached",
             Self::Rejected(_) => "rejected",
             Self::TooManySenders => "too_many_senders",
@@ -268,14 +265,14 @@ impl fmt::Display for FloodFilter {
                 f,
                 "flood filter attached: messages of {known} known senders pass; of other datagrams, one in {sample_one_in} passes"
             ),
-            Self::Detached => write!(f, "flood filter detached"),
+            Self::Detached => write!(f, "flood ended, no flood filter is attached"),
             Self::Rejected(error) => write!(
                 f,
-                "the kernel rejects the flood filter: {error}; raise net.core.optmem_max if it is out of memory"
+                "attaching the flood filter failed: {error}; if the kernel cannot allocate memory, raise net.core.optmem_max"
             ),
             Self::TooManySenders => write!(
                 f,
-                "a flood of messages is not filtered: more senders are known than a filter has room for"
+                "flood filter for messages disabled: more than 1,024 senders are known"
             ),
         }
     }
@@ -364,7 +361,7 @@ impl Service {
 
     /// Returns `None` if a stranger's message is dropped because too many wait.
     fn job(&mut self, datagram: &Datagram<'_>) -> Result<Option<Job<Checked>>, Refusal> {
-        let arrived = self.submitter.now().before(datagram.queued.into());
+        let arrived = self.submitter.at(datagram.arrived);
         let address = datagram.sender.ip();
         let key = match Envelope::parse(datagram.bytes) {
             Ok(envelope) => envelope.key_id,
@@ -376,10 +373,11 @@ impl Service {
         let from = Origin::of(address, key, &self.sources);
         let mut stranger = None;
         if self.shared.known.has(from.sender, arrived) {
-            self.flood.record_known(address, key, arrived);
+            self.flood.record_known(address, key, from.sender, arrived);
         } else {
             let is_crowded = self.submitter.is_crowded();
-            let counted = self.flood.record_stranger(address, key, arrived, is_crowded);
+            let when = (arrived, is_crowded);
+            let counted = self.flood.record_stranger(address, key, from.sender, when);
             if is_crowded && self.is_crowded_out(from.source, (key, counted), arrived)? {
                 return Ok(None);
             }
@@ -388,7 +386,7 @@ impl Service {
         let screened = self.screen(datagram);
         if let Some(stranger) = stranger {
             match &screened {
-                Ok(_) => self.flood.record_candidate(stranger, from.sender),
+                Ok(_) => self.flood.record_candidate(stranger),
                 Err(_) => self.flood.record_refusal(stranger),
             }
         }
@@ -409,7 +407,7 @@ impl Service {
         }))
     }
 
-    /// What is malformed in a known sender's name passes a filter: it is not counted, since none would drop it.
+    /// A malformed message in a known sender's name passes every filter. Such a message is not counted, since a filter would not drop it.
     fn record_malformed(&mut self, datagram: &Datagram<'_>, arrived: Time) {
         let address = datagram.sender.ip();
         let Some(key) = Envelope::named_signer(datagram.bytes) else {
@@ -417,8 +415,10 @@ impl Service {
             return;
         };
         let sender = Origin::of(address, key, &self.sources).sender;
-        if !self.shared.known.has(sender, arrived) {
-            let stranger = self.flood.record_stranger(address, key, arrived, false);
+        if self.shared.known.has(sender, arrived) {
+            self.flood.record_passing(arrived);
+        } else {
+            let stranger = self.flood.record_stranger(address, key, sender, (arrived, false));
             self.flood.record_refusal(stranger);
         }
     }
@@ -436,7 +436,8 @@ impl Service {
         Ok((message, Span::from_millis(fresh_for_ms)))
     }
 
-    /// Whether a stranger's message is dropped while too many of them wait. A message of an unknown signer uses no token of new senders.
+    /// Whether to drop a stranger's message because too many wait. A message that names an unknown signer is refused, and does not count
+    /// toward the rate limit of new senders.
     fn is_crowded_out(
         &mut self,
         source: Source,
@@ -466,30 +467,41 @@ impl Service {
         self.submitter.submit(&mut self.jobs)
     }
 
-    /// Attaches, replaces or detaches the kernel's filter of the inbox (ADR 54). Call after every receive. Returns changes, but not those of
-    /// the filter's numbers alone; that too many senders are known, again and again while there is a flood of messages.
+    /// Attaches, replaces or detaches the flood filter on the inbox's socket (ADR 54). Call after every receive. Returns a change if a filter
+    /// was attached, detached or rejected, or starts or stops sampling messages. A new sample rate or a new list of known senders alone is not
+    /// returned. While a flood of messages passes because too many senders are known, [`FloodFilter::TooManySenders`] is returned repeatedly.
     ///
     /// # Errors
-    /// The kernel's: its counters, or when a filter is detached.
+    /// The socket's drop counter cannot be read, or a filter cannot be detached.
     pub fn update_flood_filter(&mut self, inbox: &mut Inbox) -> io::Result<Option<FloodFilter>> {
         let now = self.submitter.now();
         let before = self.flood.filtering();
         if before.is_some() && !inbox.has_filter() {
-            self.flood.record_new_socket();
+            self.flood.record_new_socket(now);
         }
+        let received_until = self.submitter.at(inbox.received_until());
         let known = &self.shared.known;
-        let Some(change) = self.flood.update(now, |sender| known.has(sender, now)) else {
-            return Ok(None);
-        };
+        let change = self
+            .flood
+            .update(now, received_until, |sender| known.has(sender, now));
         match change {
-            FilterChange::Attach(program) => {
-                if let Some(error) = inbox.attach_filter(&program)? {
+            None => return Ok(None),
+            Some(FilterChange::Attach(program)) => match inbox.attach_filter(&program)? {
+                Attachment::Rejected(error) => {
                     self.flood.record_rejection(now);
                     return Ok(Some(FloodFilter::Rejected(error)));
                 }
+                Attachment::Attached { replaced } => {
+                    self.flood.record_attached(self.submitter.now(), replaced);
+                }
+            },
+            Some(FilterChange::Detach { too_many_senders }) => {
+                inbox.detach_filter()?;
+                return Ok(Some(match too_many_senders {
+                    true => FloodFilter::TooManySenders,
+                    false => FloodFilter::Detached,
+                }));
             }
-            FilterChange::Detach => inbox.detach_filter()?,
-            FilterChange::TooManySenders => return Ok(Some(FloodFilter::TooManySenders)),
         }
         let filtering = self.flood.filtering();
         let kind =

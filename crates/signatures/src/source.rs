@@ -8,8 +8,8 @@ use siphasher::sip::SipHasher13;
 use crate::message::KeyId;
 use crate::scheduler::Source;
 
-/// What of an address costs something: not its port, and not the half of an IPv6 address that a host chooses, but on its own link, where
-/// all have the same first half.
+/// The part of an address that lane time is charged to. For IPv6 this is the first 64 bits, since a host chooses the rest. A link-local
+/// address counts as a whole, since all hosts on a link have the same first half.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
@@ -25,7 +25,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// `secret` keys the hashes, so that nobody chooses which ones meet.
+    /// `secret` keys the hashes, so that an attacker cannot choose colliding origins.
     pub(crate) fn of(address: IpAddr, key: KeyId, secret: &[u8; 16]) -> Self {
         let mut hasher = SipHasher13::new_with_key(secret);
         network(address).hash(&mut hasher);

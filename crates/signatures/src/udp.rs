@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::cmsg_space;
 use nix::libc;
@@ -27,6 +27,9 @@ pub const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// A datagram that waited in the kernel for longer than this did not: the clock was set.
 pub(crate) const QUEUED_MAX: Duration = Duration::from_secs(10);
 
+/// The kernel's count of drops has 32 bits, and must not begin again unseen.
+const COUNTED_EVERY: Duration = Duration::from_secs(60);
+
 /// A datagram that came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
@@ -34,8 +37,17 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Where it says it comes from.
     pub sender: SocketAddr,
-    /// How long ago the kernel received it.
-    pub queued: Duration,
+    /// When the kernel received it.
+    pub arrived: Instant,
+}
+
+/// How a filter was attached.
+#[derive(Debug)]
+pub(crate) enum Attachment {
+    /// `replaced`: in place of another one, so that the socket always had one.
+    Attached { replaced: bool },
+    /// The kernel has rejected it.
+    Rejected(io::Error),
 }
 
 /// Where messages come in.
@@ -47,6 +59,9 @@ pub struct Inbox {
     lost: u64,
     filtered: u64,
     has_filter: bool,
+    counted_at: Instant,
+    /// All that had arrived by then has been received.
+    received_until: Instant,
     buffers: Vec<[u8; BUFFER_BYTES]>,
     headers: MultiHeaders<SockaddrStorage>,
 }
@@ -97,6 +112,8 @@ impl Inbox {
             lost: 0,
             filtered: 0,
             has_filter: false,
+            counted_at: Instant::now(),
+            received_until: Instant::now(),
             buffers: vec![[0; BUFFER_BYTES]; BATCH],
             headers: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(TimeSpec))),
         })
@@ -121,6 +138,7 @@ impl Inbox {
 
     /// The kernel has one count for all reasons.
     fn count(&mut self) -> io::Result<()> {
+        self.counted_at = Instant::now();
         let drops = linewarden_socket::kernel_drops(&self.socket)?;
         let more = drops.wrapping_sub(std::mem::replace(&mut self.drops, drops)) & u64::from(u32::MAX);
         *if self.has_filter {
@@ -131,24 +149,26 @@ impl Inbox {
         Ok(())
     }
 
-    /// Attaches a filter in place of the current one. Returns why the kernel rejects it; then the socket has no filter.
-    pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<Option<io::Error>> {
+    /// Attaches a filter in place of the current one. If the kernel rejects it, the socket has no filter.
+    pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<Attachment> {
         self.count()?;
-        let socket = SockRef::from(&self.socket);
-        let mut attached = socket.attach_filter(program);
+        let mut replaced = self.has_filter;
+        let mut attached = SockRef::from(&self.socket).attach_filter(program);
         if attached.is_err() && self.has_filter {
-            socket.detach_filter()?;
             // The memory for filters is limited (`net.core.optmem_max`): one at a time may fit.
-            attached = socket.attach_filter(program);
+            self.detach_filter()?;
+            replaced = false;
+            attached = SockRef::from(&self.socket).attach_filter(program);
         }
         self.has_filter = attached.is_ok();
-        Ok(attached.err())
+        Ok(attached.map_or_else(Attachment::Rejected, |()| Attachment::Attached { replaced }))
     }
 
     pub(crate) fn detach_filter(&mut self) -> io::Result<()> {
-        self.count()?;
-        if std::mem::take(&mut self.has_filter) {
+        if self.has_filter {
             SockRef::from(&self.socket).detach_filter()?;
+            self.count()?;
+            self.has_filter = false;
         }
         Ok(())
     }
@@ -157,13 +177,18 @@ impl Inbox {
         self.has_filter
     }
 
+    /// All datagrams that had arrived by then have been received.
+    pub(crate) fn received_until(&self) -> Instant {
+        self.received_until
+    }
+
     /// Returns and resets the number of datagrams that the kernel has dropped while a filter was attached: nearly all by the filter.
     pub(crate) fn take_filtered(&mut self) -> io::Result<u64> {
         self.count()?;
         Ok(std::mem::take(&mut self.filtered))
     }
 
-    /// Goes on with another inbox, and with the counts of this one.
+    /// Replaces this inbox with another one, and keeps the drop counts of this one.
     ///
     /// # Errors
     /// The kernel's counters.
@@ -190,6 +215,10 @@ impl Inbox {
     /// # Errors
     /// The kernel's.
     pub fn receive(&mut self, mut each: impl FnMut(Datagram<'_>)) -> io::Result<usize> {
+        let begun = Instant::now();
+        if begun.duration_since(self.counted_at) >= COUNTED_EVERY {
+            self.count()?;
+        }
         let mut slices: Vec<[IoSliceMut<'_>; 1]> = self
             .buffers
             .iter_mut()
@@ -199,32 +228,40 @@ impl Inbox {
         let flags = MsgFlags::MSG_WAITFORONE;
         let received = match recvmmsg(socket, &mut self.headers, slices.iter_mut(), flags, None) {
             Ok(received) => received,
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => return Ok(0),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {
+                self.received_until = begun;
+                return Ok(0);
+            }
             Err(error) => return Err(error.into()),
         };
-        let now = SystemTime::now()
+        // In this order: if the thread is interrupted in between, datagrams seem older, and not newer than they are.
+        let (now, of_stamps) = (Instant::now(), SystemTime::now());
+        let of_stamps = of_stamps
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let received: Vec<(usize, SocketAddr, Duration)> = received
+        let received: Vec<(usize, SocketAddr, Instant)> = received
             .map(|datagram| {
                 let stamps = datagram.cmsgs().into_iter().flatten();
                 let mut stamps = stamps.filter_map(|message| match message {
                     ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
                     _ => None,
                 });
-                let queued = stamps.next().and_then(|stamp| now.checked_sub(stamp));
+                let queued = stamps.next().and_then(|stamp| of_stamps.checked_sub(stamp));
                 (
                     datagram.bytes,
                     datagram.address.map_or(NOWHERE, |address| plain(&address)),
-                    queued.filter(|queued| *queued <= QUEUED_MAX).unwrap_or_default(),
+                    queued
+                        .filter(|queued| *queued <= QUEUED_MAX)
+                        .and_then(|queued| now.checked_sub(queued))
+                        .unwrap_or(now),
                 )
             })
             .collect();
-        for ((bytes, sender, queued), buffer) in received.iter().zip(&self.buffers) {
+        for ((bytes, sender, arrived), buffer) in received.iter().zip(&self.buffers) {
             each(Datagram {
                 bytes: buffer.get(..*bytes).unwrap_or_default(),
                 sender: *sender,
-                queued: *queued,
+                arrived: *arrived,
             });
         }
         Ok(received.len())
@@ -464,7 +501,7 @@ mod tests {
         loads.chain([end]).collect()
     }
 
-    /// And another inbox goes on with the counts.
+    /// The counts are kept when the inbox is replaced.
     #[test]
     fn what_a_filter_drops_is_counted_apart() {
         let open = || Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_millis(1)).unwrap();
@@ -473,11 +510,17 @@ mod tests {
             let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
             outbox.send(&vec![vec![1; 40]; 10]).unwrap();
         };
-        assert!(inbox.attach_filter(&program(2)).unwrap().is_none());
+        assert!(matches!(
+            inbox.attach_filter(&program(2)).unwrap(),
+            Attachment::Attached { replaced: false }
+        ));
         send(&inbox);
         inbox.detach_filter().unwrap();
         send(&inbox);
-        assert!(inbox.attach_filter(&program(3)).unwrap().is_none());
+        assert!(matches!(
+            inbox.attach_filter(&program(3)).unwrap(),
+            Attachment::Attached { replaced: false }
+        ));
         send(&inbox);
         inbox.replace(open()).unwrap();
         assert!(!inbox.has_filter());
@@ -490,8 +533,14 @@ mod tests {
     #[test]
     fn a_filter_that_the_kernel_rejects_leaves_the_socket_without_one() {
         let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_secs(10)).unwrap();
-        assert!(inbox.attach_filter(&program(2)).unwrap().is_none());
-        assert!(inbox.attach_filter(&program(5_000)).unwrap().is_some());
+        assert!(matches!(
+            inbox.attach_filter(&program(2)).unwrap(),
+            Attachment::Attached { replaced: false }
+        ));
+        assert!(matches!(
+            inbox.attach_filter(&program(5_000)).unwrap(),
+            Attachment::Rejected(_)
+        ));
         assert!(!inbox.has_filter());
         let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&[vec![1; 40]]).unwrap();
@@ -505,20 +554,16 @@ mod tests {
         let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
         let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
         // The kernel begins to stamp some time after it was asked. Twice: the second time, the headers are those that it has filled.
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         let mut stamped = 0;
         while stamped < 2 {
             assert!(begin.elapsed() < wait, "no receive timestamps");
-            let before = SystemTime::now();
+            let before = Instant::now();
             outbox.send(&vec![vec![1; 40]; 3]).unwrap();
-            let sent = SystemTime::now();
-            let mut queued = Vec::new();
-            let begun = SystemTime::now();
-            inbox.receive(|datagram| queued.push(datagram.queued)).unwrap();
-            // Stamped before it was asked for, and not before it was sent.
-            let least = begun.duration_since(sent).unwrap_or_default();
-            let most = SystemTime::now().duration_since(before).unwrap_or_default();
-            let all = queued.len() == 3 && queued.iter().all(|queued| (least..=most).contains(queued));
+            let sent = Instant::now();
+            let mut arrived = Vec::new();
+            inbox.receive(|datagram| arrived.push(datagram.arrived)).unwrap();
+            let all = arrived.len() == 3 && arrived.iter().all(|arrived| (before..=sent).contains(arrived));
             stamped = if all { stamped + 1 } else { 0 };
         }
     }

@@ -11,7 +11,7 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{NOW, receiver, sign, stamp};
 use linewarden_signatures::lane::OneByOne;
@@ -96,11 +96,11 @@ fn service(door: &Arc<Door>) -> Service {
 
 fn take(service: &mut Service, bytes: &[u8], sender: &str) {
     let sender: SocketAddr = sender.parse().unwrap();
-    let queued = Duration::ZERO;
+    let arrived = Instant::now();
     service.take(&Datagram {
         bytes,
         sender,
-        queued,
+        arrived,
     });
     service.submit().unwrap();
 }

@@ -17,14 +17,14 @@ use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 const NO_MAC: u64 = u64::MAX;
 /// Stands for an interface that is gone: its place is taken by another one, and those behind it are still found.
 const GONE: u64 = 1 << 32;
-/// A prefix in [`Control::ip4_prefix`] that contains no device: memory that was never written says so, too.
+/// A value of [`Control::ip4_prefix`] that matches no device. Zeroed memory has this value.
 const NO_PREFIX: u64 = 0;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
 const MAPPED_BITS: u8 = 96;
 
-/// Activates other sources. The previous bank stays unchanged for packets that are being checked. A packet that reads
-/// [`Control::ip4_prefix`] and [`Control::ip4_refused`] at this moment may be checked by the previous one of the two: its source is in the
-/// previous or the new prefix, and may be an address that only the other sources refuse. Sessions at such addresses are closed afterwards.
+/// Activates new sources. The previous bank stays unchanged for packets that are being checked. Meanwhile, the packet path may combine the
+/// previous value of [`Control::ip4_prefix`] with the new value of [`Control::ip4_refused`], or the reverse. It may then admit an address
+/// that one of the two sets of sources refuses. Sessions at such addresses are closed afterwards.
 pub(super) fn put(control: &Control, sources: &DeviceSources) {
     control.ip4_prefix.store(NO_PREFIX, Release);
     let next = control.source_bank.load(Acquire).wrapping_add(1);
@@ -57,8 +57,8 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
     }
 }
 
-/// The bytes of a bank with these sources, and of [`Control::ip4_prefix`] and [`Control::ip4_refused`], for those who read the memory from the
-/// kernel.
+/// The bytes of a bank with these sources, and of [`Control::ip4_prefix`] and [`Control::ip4_refused`], to compare with the map that the
+/// kernel returns.
 ///
 /// # Errors
 /// No memory.

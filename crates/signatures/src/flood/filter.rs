@@ -1,9 +1,9 @@
 //! A filter of classic BPF by which the kernel drops a flood before it fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
 //! Of datagrams that are not messages by their length and first three bytes, a sample passes. Of messages all pass, or those of known senders
-//! and a sample of others. A sender is known by a tag: 32 bits of a hash of its source and the signer that its messages name, under secret
-//! numbers. A stranger passes as a known sender with a chance of 2^-32 for each known sender; one that chooses its IPv6 link-local address,
-//! of up to 2^-16. Attaching the filter needs no capability.
+//! and a sample of others. The filter identifies a sender by a tag: 32 bits of a hash, under secret numbers, of its source and the signer
+//! that its messages name. A stranger has the tag of a given known sender with a probability of 2^-32. If the stranger can choose its IPv6
+//! link-local address, the probability is up to 2^-16. Attaching the filter needs no capability.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;

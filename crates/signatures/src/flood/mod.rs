@@ -15,24 +15,25 @@ use crate::message::KeyId;
 use crate::reputation::{MEMORY, Newcomers};
 use crate::scheduler::{Source, Span, Time};
 
-/// Datagrams of a window from which on they are a flood: 50,000 a second.
+/// The share of datagrams that pass is not changed before.
+const KEPT_FOR: Span = Span::from_millis(50);
+/// Number of datagrams in a window that is a flood: 50,000 a second.
 const FLOOD: u64 = 5_000;
-/// A flood ends with fewer: 25,000 a second. At a rate between the two, filters would be attached and detached in turn.
+/// A flood ends below this number: 25,000 a second. With one threshold for both, a rate near it would attach and detach filters in turn.
 const FLOOD_CONTINUES: u64 = FLOOD / 2;
 /// Datagrams of a flood that pass a filter in a window: 5,000 a second, which is what a receiver takes of new senders.
 const SAMPLE: u64 = WINDOW.as_nanos() / Newcomers::INTERVAL.as_nanos();
 const SAMPLE_ONE_IN_MAX: u64 = 1 << 16;
-/// A filter is built again after this time, with senders that have become known. One that the kernel rejected, too.
+/// A filter is rebuilt after this time, to include senders that have become known. A rejected filter of non-messages is retried after it.
 const REBUILT_AFTER: Span = Span::from_millis(1_000);
 
 /// A change to the socket's filter.
 pub(crate) enum FilterChange {
     /// Attach this program in place of the current one.
     Attach(Vec<SockFilter>),
-    /// Detach the current program.
-    Detach,
-    /// None, although there is a flood of messages: more senders are known than a filter has room for.
-    TooManySenders,
+    /// Detach the current program, if there is one. The flood has ended, or `too_many_senders`: a flood of messages passes, because more
+    /// senders are known than a filter has room for.
+    Detach { too_many_senders: bool },
 }
 
 /// What the socket's filter does with datagrams.
@@ -40,7 +41,7 @@ pub(crate) enum FilterChange {
 pub struct Filtering {
     /// Of the datagrams that are sampled, one in this number passes.
     pub sample_one_in: u64,
-    /// Senders whose messages pass. Without a number all messages pass, and only datagrams that are not messages are sampled.
+    /// Number of known senders whose messages pass. `None`: all messages pass, and only datagrams that are not messages are sampled.
     pub known_senders: Option<usize>,
 }
 
@@ -49,28 +50,35 @@ pub(crate) struct Flood {
     tags: Tags,
     senders: Senders,
     window: Window,
-    filter: Option<AttachedFilter>,
-    /// The kernel has rejected a filter: none is built before.
+    filter: Option<Filter>,
+    /// The filter before, for datagrams that arrived before the current one was attached.
+    previous: Option<Filter>,
+    /// A flood passes without a filter, and its end is not reported yet.
+    is_unfiltered: bool,
+    /// No filter is built before this time, since the kernel rejected one.
     retry_at: Time,
-    /// The kernel has rejected a filter of messages: all messages pass until then.
+    /// No filter of messages is built before this time, since the kernel rejected one.
     messages_pass_until: Time,
 }
 
-struct AttachedFilter {
+/// A filter of the socket.
+struct Filter {
     /// Tags whose messages pass, sorted. `None`: all messages pass.
     tags: Option<Vec<u32>>,
     sample_one_in: u64,
-    attached_at: Time,
+    /// When it samples datagrams: not before it is attached, and until it is detached.
+    from: Time,
+    until: Time,
 }
 
-impl AttachedFilter {
-    /// How many datagrams of a kind one that has arrived stands for.
-    fn weight(&self, is_sampled: bool, arrived: Time) -> u64 {
-        if is_sampled && arrived >= self.attached_at {
-            self.sample_one_in
-        } else {
-            1
-        }
+impl Filter {
+    fn samples_at(&self, time: Time) -> bool {
+        self.from <= time && time < self.until
+    }
+
+    fn samples_messages_of(&self, tag: u32) -> bool {
+        let passing = self.tags.as_ref();
+        passing.is_some_and(|tags| tags.binary_search(&tag).is_err())
     }
 }
 
@@ -78,6 +86,7 @@ impl AttachedFilter {
 #[derive(Clone, Copy)]
 pub(crate) struct Stranger {
     tag: u32,
+    sender: Source,
     weight: u64,
     arrived: Time,
 }
@@ -89,7 +98,8 @@ struct Floods {
     strangers: bool,
     /// Datagrams of a window, of these kinds.
     datagrams: u64,
-    /// Whether there is one of strangers' messages, which pass since too many senders are known.
+    /// Whether a flood of strangers' messages passes; in `too_many_senders`, because too many senders are known.
+    passes: bool,
     too_many_senders: bool,
 }
 
@@ -106,6 +116,8 @@ impl Flood {
             senders: Senders::default(),
             window: Window::new(),
             filter: None,
+            previous: None,
+            is_unfiltered: false,
             retry_at: Time::ZERO,
             messages_pass_until: Time::ZERO,
         }
@@ -117,9 +129,24 @@ impl Flood {
         }
     }
 
+    /// How many datagrams one that has arrived stands for, if filters sample its kind so.
+    fn weight(&self, arrived: Time, is_sampled: impl Fn(&Filter) -> bool) -> u64 {
+        let filters = [&self.filter, &self.previous].into_iter().flatten();
+        let mut then = filters.filter(|filter| filter.samples_at(arrived));
+        then.next()
+            .filter(|filter| is_sampled(filter))
+            .map_or(1, |filter| filter.sample_one_in)
+    }
+
     /// Records a message of a known sender.
-    pub(crate) fn record_known(&mut self, source: IpAddr, key: KeyId, arrived: Time) {
-        self.senders.record_known(self.tags.of(source, key), arrived);
+    pub(crate) fn record_known(&mut self, source: IpAddr, key: KeyId, sender: Source, arrived: Time) {
+        self.senders
+            .record_known(self.tags.of(source, key), sender, arrived);
+        self.record_passing(arrived);
+    }
+
+    /// Records a datagram that no filter drops.
+    pub(crate) fn record_passing(&mut self, arrived: Time) {
         self.count(arrived, |_| {});
     }
 
@@ -128,23 +155,22 @@ impl Flood {
         &mut self,
         source: IpAddr,
         key: KeyId,
-        arrived: Time,
-        is_crowded: bool,
+        sender: Source,
+        (arrived, is_crowded): (Time, bool),
     ) -> Stranger {
         let tag = self.tags.of(source, key);
-        self.senders.forget(tag);
-        let weight = self.filter.as_ref().map_or(1, |filter| {
-            let passing = filter.tags.as_ref();
-            filter.weight(
-                passing.is_some_and(|tags| tags.binary_search(&tag).is_err()),
-                arrived,
-            )
-        });
+        self.senders.forget(tag, sender);
+        let weight = self.weight(arrived, |filter| filter.samples_messages_of(tag));
         self.count(arrived, |slot| {
             slot.strangers = slot.strangers.saturating_add(weight);
             slot.is_crowded |= is_crowded;
         });
-        Stranger { tag, weight, arrived }
+        Stranger {
+            tag,
+            sender,
+            weight,
+            arrived,
+        }
     }
 
     /// Records that a stranger's message was refused before its signature was verified.
@@ -155,16 +181,14 @@ impl Flood {
     }
 
     /// Records that a stranger's message will be verified, so that the sender may become known.
-    pub(crate) fn record_candidate(&mut self, stranger: Stranger, sender: Source) {
-        self.senders.record_candidate(stranger.tag, sender);
+    pub(crate) fn record_candidate(&mut self, stranger: Stranger) {
+        self.senders
+            .record_candidate(stranger.tag, stranger.sender, stranger.arrived);
     }
 
     /// Records a datagram that is not a message by its length and first bytes.
     pub(crate) fn record_non_message(&mut self, arrived: Time) {
-        let weight = self
-            .filter
-            .as_ref()
-            .map_or(1, |filter| filter.weight(true, arrived));
+        let weight = self.weight(arrived, |_| true);
         self.count(arrived, |slot| {
             slot.non_messages = slot.non_messages.saturating_add(weight);
         });
@@ -178,8 +202,19 @@ impl Flood {
         })
     }
 
+    /// Records that the filter was attached; `replaced`: the one before sampled datagrams until now.
+    pub(crate) fn record_attached(&mut self, now: Time, replaced: bool) {
+        if let Some(filter) = &mut self.filter {
+            filter.from = now;
+        }
+        if let Some(previous) = self.previous.as_mut().filter(|_| replaced) {
+            previous.until = now;
+        }
+    }
+
     /// Records that the kernel has rejected the filter.
     pub(crate) fn record_rejection(&mut self, now: Time) {
+        self.is_unfiltered = true;
         if self.filter.take().is_some_and(|filter| filter.tags.is_some()) {
             // One of datagrams that are not messages is a hundred times smaller.
             self.messages_pass_until = now + MEMORY;
@@ -189,36 +224,57 @@ impl Flood {
     }
 
     /// Records that the socket is a new one, which has no filter.
-    pub(crate) fn record_new_socket(&mut self) {
-        self.filter = None;
+    pub(crate) fn record_new_socket(&mut self, now: Time) {
+        self.take_filter(now);
     }
 
-    /// Returns the change to make to the filter. Call after every receive. `is_known` says whether a sender is known.
-    pub(crate) fn update(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Option<FilterChange> {
-        if !self.window.advance(now) || now < self.retry_at {
+    /// The current filter becomes the previous one.
+    fn take_filter(&mut self, now: Time) {
+        if let Some(filter) = self.filter.take() {
+            self.previous = Some(Filter { until: now, ..filter });
+        }
+    }
+
+    /// Returns the change to make to the filter. Call after every receive. All datagrams that had arrived at `received_until` have been
+    /// recorded. `is_known` says whether a sender is known.
+    pub(crate) fn update(
+        &mut self,
+        now: Time,
+        received_until: Time,
+        is_known: impl Fn(Source) -> bool,
+    ) -> Option<FilterChange> {
+        if !self.window.advance(received_until) || now < self.retry_at {
             return None;
         }
         let floods = self.floods(now);
-        let change = if self.is_out_of_date(floods, now) {
+        let Floods { too_many_senders, .. } = floods;
+        if self.is_out_of_date(floods, now) {
             let had_filter = self.filter.is_some();
-            let program = self.build(floods, now, is_known).map(FilterChange::Attach);
-            program.or(had_filter.then_some(FilterChange::Detach))
-        } else {
-            None
-        };
-        change.or(floods.too_many_senders.then_some(FilterChange::TooManySenders))
+            if let Some(program) = self.build(floods, now, is_known) {
+                self.is_unfiltered = false;
+                return Some(FilterChange::Attach(program));
+            }
+            if had_filter {
+                self.is_unfiltered = too_many_senders;
+                return Some(FilterChange::Detach { too_many_senders });
+            }
+        }
+        if self.filter.is_none() && (too_many_senders || self.is_unfiltered && !floods.passes) {
+            self.is_unfiltered = too_many_senders;
+            return Some(FilterChange::Detach { too_many_senders });
+        }
+        None
     }
 
     fn is_out_of_date(&self, floods: Floods, now: Time) -> bool {
         let Some(filter) = &self.filter else {
             return floods.datagrams > 0;
         };
-        let samples = floods.sample_one_in();
+        let (samples, age) = (floods.sample_one_in(), now.since(filter.from));
         floods.datagrams == 0
-            || now.since(filter.attached_at) >= REBUILT_AFTER
             || floods.strangers != filter.tags.is_some()
-            || samples > 2 * filter.sample_one_in
-            || 2 * samples < filter.sample_one_in
+            || age >= REBUILT_AFTER
+            || age >= KEPT_FOR && (samples > 2 * filter.sample_one_in || 2 * samples < filter.sample_one_in)
     }
 
     fn floods(&self, now: Time) -> Floods {
@@ -237,6 +293,7 @@ impl Flood {
         Floods {
             non_messages,
             strangers,
+            passes: of_strangers && messages_pass,
             too_many_senders: of_strangers && too_many_senders,
             datagrams: of(non_messages, total.non_messages, projected.non_messages).saturating_add(of(
                 strangers,
@@ -253,7 +310,7 @@ impl Flood {
         now: Time,
         is_known: impl Fn(Source) -> bool,
     ) -> Option<Vec<SockFilter>> {
-        self.filter = None;
+        self.take_filter(now);
         let mut tags = floods.strangers.then(|| self.senders.tags(now, is_known));
         if self.senders.are_too_many(now) {
             tags = None;
@@ -266,10 +323,11 @@ impl Flood {
         }
         let sample_one_in = floods.sample_one_in();
         let program = self.tags.program(tags.as_deref(), sample_one_in);
-        self.filter = Some(AttachedFilter {
+        self.filter = Some(Filter {
             tags,
             sample_one_in,
-            attached_at: now,
+            from: now,
+            until: Time::NEVER,
         });
         Some(program)
     }
@@ -282,6 +340,7 @@ mod tests {
 
     const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
     const STRANGER: KeyId = KeyId([9; 8]);
+    const SENDER: Source = Source(1);
 
     fn at(ms: u64) -> Time {
         Time::ZERO + Span::from_millis(ms)
@@ -293,20 +352,31 @@ mod tests {
 
     /// Twice: the time of the second call counts, since no datagram came after the first one.
     fn update(flood: &mut Flood, ms: u64) -> Option<&'static str> {
-        let update = |flood: &mut Flood| flood.update(at(ms), |sender| sender.0 == 7);
-        update(flood)
-            .or_else(|| update(flood))
-            .map(|change| match change {
-                FilterChange::Attach(_) => "attach",
-                FilterChange::Detach => "detach",
-                FilterChange::TooManySenders => "too many senders",
-            })
+        let update = |flood: &mut Flood| flood.update(at(ms), at(ms), |sender| sender.0 == 7);
+        let replaced = flood.filter.is_some();
+        let change = update(flood).or_else(|| update(flood))?;
+        Some(match change {
+            FilterChange::Attach(_) => {
+                flood.record_attached(at(ms), replaced);
+                "attach"
+            }
+            FilterChange::Detach {
+                too_many_senders: false,
+            } => "detach",
+            FilterChange::Detach {
+                too_many_senders: true,
+            } => "too many senders",
+        })
+    }
+
+    fn stranger(flood: &mut Flood, key: KeyId, ms: u64) -> Stranger {
+        flood.record_stranger(SOURCE, key, SENDER, (at(ms), true))
     }
 
     /// In the 5 ms before.
     fn strangers(flood: &mut Flood, count: u64, is_crowded: bool, ms: u64) -> Option<&'static str> {
         for _ in 0..count {
-            flood.record_stranger(SOURCE, STRANGER, at(ms - 1), is_crowded);
+            flood.record_stranger(SOURCE, STRANGER, SENDER, (at(ms - 1), is_crowded));
         }
         update(flood, ms)
     }
@@ -357,7 +427,7 @@ mod tests {
         );
         assert_eq!(
             steady(&mut flood, 250, true, 2_300..2_600),
-            ["attach"; 3],
+            ["attach"; 2],
             "of a flood of a tenth"
         );
         assert_eq!(steady(&mut flood, 50, true, 2_600..2_800).last(), Some(&"detach"));
@@ -428,7 +498,7 @@ mod tests {
     fn refused_messages_are_filtered_though_lanes_are_not_behind() {
         let mut flood = flood();
         for _ in 0..FLOOD {
-            let stranger = flood.record_stranger(SOURCE, STRANGER, at(4), false);
+            let stranger = flood.record_stranger(SOURCE, STRANGER, SENDER, (at(4), false));
             flood.record_refusal(stranger);
         }
         assert_eq!(update(&mut flood, 5), Some("attach"));
@@ -439,9 +509,9 @@ mod tests {
     #[test]
     fn what_no_filter_sampled_counts_once() {
         let mut flood = flood();
-        flood.record_known(SOURCE, KeyId([1; 8]), at(1));
+        flood.record_known(SOURCE, KeyId([1; 8]), SENDER, at(1));
         assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
-        let weight = |flood: &mut Flood, key, ms| flood.record_stranger(SOURCE, key, at(ms), true).weight;
+        let weight = |flood: &mut Flood, key, ms| stranger(flood, key, ms).weight;
         assert_eq!(weight(&mut flood, STRANGER, 4), 1, "arrived before the filter");
         assert_eq!(weight(&mut flood, STRANGER, 6), 1_000);
         assert_eq!(weight(&mut flood, KeyId([1; 8]), 6), 1, "passes the filter");
@@ -459,12 +529,48 @@ mod tests {
         assert_eq!(weight(&mut flood, STRANGER, 6), 1);
     }
 
+    /// A datagram stands for those that the filter of its time dropped, and for itself while there was none.
+    #[test]
+    fn datagrams_are_weighted_by_the_filter_of_their_time() {
+        let mut flood = flood();
+        let weight = |flood: &mut Flood, ms| stranger(flood, STRANGER, ms).weight;
+        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        flood.record_attached(at(7), false);
+        assert_eq!(weight(&mut flood, 6), 1, "built, and not attached yet");
+        assert_eq!(weight(&mut flood, 7), 100);
+        assert_eq!(
+            steady(&mut flood, 1_500, true, 10..1_015),
+            ["attach"],
+            "of a smaller flood"
+        );
+        let (_, samples) = sampling(&flood);
+        assert!(samples < 100, "{samples}");
+        assert_eq!(weight(&mut flood, 1_009), 100, "of the filter before");
+        assert_eq!(weight(&mut flood, 1_010), samples);
+        // Where the kernel has no room for two, the socket has none for a moment.
+        assert_eq!(steady(&mut flood, 1_500, true, 1_015..2_015), ["attach"]);
+        flood.previous.as_mut().unwrap().until = at(2_010);
+        flood.record_attached(at(2_013), false);
+        assert_eq!(weight(&mut flood, 2_009), samples);
+        assert_eq!(weight(&mut flood, 2_012), 1);
+    }
+
+    /// However the rate changes, programs are built 20 times a second at most.
+    #[test]
+    fn a_filter_is_kept_for_some_time() {
+        let mut flood = flood();
+        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(steady(&mut flood, 100 * FLOOD, true, 10..55), [""; 0]);
+        assert_eq!(steady(&mut flood, 100 * FLOOD, true, 55..100), ["attach"]);
+    }
+
     #[test]
     fn a_new_known_sender_is_in_the_next_filter() {
         let mut flood = flood();
         for sender in [7, 8] {
-            let stranger = flood.record_stranger(SOURCE, KeyId([sender; 8]), at(4), true);
-            flood.record_candidate(stranger, Source(sender.into()));
+            let sender_of = Source(sender.into());
+            let stranger = flood.record_stranger(SOURCE, KeyId([sender; 8]), sender_of, (at(4), true));
+            flood.record_candidate(stranger);
         }
         assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
         let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
@@ -477,13 +583,14 @@ mod tests {
         let mut flood = flood();
         let all = |flood: &mut Flood, count: u64, ms| {
             for number in 0..count {
-                flood.record_known(SOURCE, KeyId(number.to_be_bytes()), at(ms));
+                flood.record_known(SOURCE, KeyId(number.to_be_bytes()), SENDER, at(ms));
             }
         };
         all(&mut flood, KNOWN_MAX as u64, 1);
         assert_eq!(strangers(&mut flood, FLOOD, true, 20), Some("attach"));
         all(&mut flood, KNOWN_MAX as u64 + 1, 30);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 35), Some("detach"));
+        assert_eq!(strangers(&mut flood, FLOOD, true, 35), Some("too many senders"));
+        assert!(flood.filtering().is_none());
         assert_eq!(update(&mut flood, 40), Some("too many senders"));
         non_messages(&mut flood, FLOOD, 45);
         assert_eq!(update(&mut flood, 45), Some("attach"));
@@ -506,6 +613,7 @@ mod tests {
         assert_eq!(sampling(&flood), (false, 1_000));
         flood.record_rejection(at(10));
         assert_eq!(steady(&mut flood, FLOOD, true, 15..1_005), [""; 0]);
+        assert_eq!(update(&mut flood, 2_000), Some("detach"), "the flood has ended");
         assert_eq!(
             strangers(&mut flood, FLOOD, true, 60_000),
             None,
@@ -518,7 +626,7 @@ mod tests {
     fn a_new_socket_gets_a_filter_soon() {
         let mut flood = flood();
         assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
-        flood.record_new_socket();
+        flood.record_new_socket(at(6));
         assert_eq!(strangers(&mut flood, 1, true, 10), Some("attach"));
         assert_eq!(sampling(&flood), (true, 1_000));
     }

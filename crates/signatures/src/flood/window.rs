@@ -54,8 +54,8 @@ impl Window {
         self.slots.get_mut(self.current)
     }
 
-    /// Whether a slot has ended since the last call. The latest datagram tells the time, since others may wait in the socket's buffer; `now`
-    /// does if none came.
+    /// Whether a slot has ended since the last call. Slots end by the arrival time of the latest datagram, since later datagrams may still
+    /// wait in the socket's buffer. If no datagram was counted since the last call, slots end by `now`.
     pub(super) fn advance(&mut self, now: Time) -> bool {
         if !std::mem::take(&mut self.has_counted) {
             self.end_slots(now);

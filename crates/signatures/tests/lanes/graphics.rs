@@ -460,7 +460,7 @@ fn signers_with_places(scheme: Scheme, unplaced: Class) {
             service.take(&Datagram {
                 bytes: &datagram,
                 sender: "192.0.2.1:5000".parse().unwrap(),
-                queued: std::time::Duration::ZERO,
+                arrived: std::time::Instant::now(),
             });
             sent += 1;
             on_device += usize::from(to_device);

@@ -117,8 +117,8 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 }
 
 /*
- * Whether the source address can be a device's. In line: the first prefix and the first two addresses, if one prefix and two addresses
- * suffice. Those of IPv4 are beside `fresh`, which all messages need.
+ * Whether the source address can be a device's. Checked inline: the first prefix and the first two refused addresses, if these suffice.
+ * The IPv4 values are next to `fresh_current`, which is read for every message.
  */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {

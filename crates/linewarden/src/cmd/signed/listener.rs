@@ -1,5 +1,6 @@
 //! Where messages come in, and comes in again when its interface has been away.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ pub struct Listener {
     inbox: Inbox,
     address: SocketAddr,
     joined: Option<Joined>,
-    /// The state of the flood filter that was reported last, and when.
-    filter_reported: Option<(&'static str, Instant)>,
+    filter: FloodFilter,
+    filter_reports: FilterReports,
 }
 
 struct Joined {
@@ -56,7 +57,8 @@ impl Listener {
             inbox,
             address,
             joined,
-            filter_reported: None,
+            filter: FloodFilter::Detached,
+            filter_reports: FilterReports::default(),
         })
     }
 
@@ -65,49 +67,22 @@ impl Listener {
         self.inbox.buffer_bytes()
     }
 
-    /// Counts what the kernel has dropped: of floods in the service's next report, and returns all else.
+    /// Adds the kernel's drops while a filter was attached to the service's next report. Returns the number of all other kernel drops.
     pub fn count_drops(&mut self, service: &mut Service) -> Result<u64, Failure> {
         service.count_filtered(&mut self.inbox).map_err(Failure::failed)?;
         self.inbox.lost().map_err(Failure::failed)
     }
 
-    /// Has the kernel drop most of a flood.
+    /// Has the kernel drop most of a flood, and reports it.
     pub fn filter(&mut self, service: &mut Service, outputs: &Outputs) -> Result<(), Failure> {
         let change = service
             .update_flood_filter(&mut self.inbox)
             .map_err(Failure::failed)?;
         if let Some(change) = change {
-            self.report_filter(change, outputs);
+            self.filter = change;
         }
+        self.filter_reports.report(&self.filter, outputs);
         Ok(())
-    }
-
-    /// Reports a filter or the same problem at most once a minute, and the end of a filter that was reported.
-    fn report_filter(&mut self, change: FloodFilter, outputs: &Outputs) {
-        let (reported, is_recent) = match self.filter_reported {
-            Some((state, at)) => (state, at.elapsed() < FILTER_REPORTED_EVERY),
-            None => ("", false),
-        };
-        let filtering = match change {
-            FloodFilter::Attached(filtering) => Some(filtering),
-            _ => None,
-        };
-        let is_worth = match change {
-            FloodFilter::Attached(_) => !is_recent,
-            FloodFilter::Detached => reported == FloodFilter::ATTACHED,
-            _ => !is_recent || reported != change.name(),
-        };
-        if !is_worth {
-            return;
-        }
-        self.filter_reported = Some((change.name(), Instant::now()));
-        outputs.event(&serde_json::json!({
-            "event": "flood_filter",
-            "state": change.name(),
-            "sample_one_in": filtering.map(|filtering| filtering.sample_one_in),
-            "known_senders": filtering.and_then(|filtering| filtering.known_senders),
-        }));
-        outputs.tell(change);
     }
 
     /// Where the kernel says that it listens.
@@ -124,11 +99,56 @@ impl Listener {
             joined.look_at = Instant::now() + LOOK;
             if let Some(inbox) = joined.look(self.address, outputs) {
                 self.inbox.replace(inbox).map_err(Failure::failed)?;
+                // The service has to see first that the new one has no filter.
+                return Ok(());
             }
         }
         let received = self.inbox.receive(each);
         received.map_err(|error| Failure::failed(format!("{}: {error}", self.address)))?;
         Ok(())
+    }
+}
+
+/// What was reported of the flood filter.
+#[derive(Default)]
+struct FilterReports {
+    /// The state that was reported last. `None`: no filter.
+    state: Option<&'static str>,
+    /// When each state was reported last.
+    at: HashMap<&'static str, Instant>,
+}
+
+impl FilterReports {
+    /// Reports a state that was not the last one: the end of a flood at once, and each other state at most once a minute.
+    fn report(&mut self, filter: &FloodFilter, outputs: &Outputs) {
+        let is_end = matches!(filter, FloodFilter::Detached);
+        let state = (!is_end).then(|| filter.name());
+        if state == self.state {
+            return;
+        }
+        if let Some(state) = state {
+            let is_recent = |at: &Instant| at.elapsed() < FILTER_REPORTED_EVERY;
+            if self.at.get(state).is_some_and(is_recent) {
+                return;
+            }
+            self.at.insert(state, Instant::now());
+        }
+        self.state = state;
+        let filtering = match filter {
+            FloodFilter::Attached(filtering) => Some(filtering),
+            _ => None,
+        };
+        outputs.event(&serde_json::json!({
+            "event": "flood_filter",
+            "state": filter.name(),
+            "sample_one_in": filtering.map(|filtering| filtering.sample_one_in),
+            "known_senders": filtering.and_then(|filtering| filtering.known_senders),
+            "error": match filter {
+                FloodFilter::Rejected(error) => Some(error.to_string()),
+                _ => None,
+            },
+        }));
+        outputs.tell(filter);
     }
 }
 

@@ -141,9 +141,9 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
         &mut service,
         (&mut outputs, metrics),
     );
-    let kernel_drops = listener.count_drops(&mut service)?;
+    let kernel_drops = listener.count_drops(&mut service);
     let report = service.finish().map_err(Failure::failed)?;
-    let ended = ended.and(outputs.end(&report, kernel_drops));
+    let ended = ended.and(outputs.end(&report, kernel_drops?));
     if ended.is_err() {
         lines::end_soon();
     }

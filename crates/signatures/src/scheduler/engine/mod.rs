@@ -21,6 +21,7 @@ mod worker;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use self::inbox::LANES_MAX;
 pub use self::lane::{Lane, LaneLost, Throttled, measure};
@@ -243,6 +244,11 @@ impl<J> Submitter<J> {
     /// Now, on the engine's clock.
     pub fn now(&self) -> Time {
         self.shared.now()
+    }
+
+    /// A time on the engine's clock.
+    pub fn at(&self, instant: Instant) -> Time {
+        self.shared.at(instant)
     }
 
     /// Whether strangers' jobs waited too long when the core was last asked ([`Core::is_crowded`]), or many jobs have come that it has not

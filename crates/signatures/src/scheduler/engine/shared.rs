@@ -95,7 +95,11 @@ impl<J> Shared<J> {
     }
 
     pub(super) fn now(&self) -> Time {
-        Time::ZERO + self.epoch.elapsed().into()
+        self.at(Instant::now())
+    }
+
+    pub(super) fn at(&self, instant: Instant) -> Time {
+        Time::ZERO + instant.saturating_duration_since(self.epoch).into()
     }
 
     /// Nothing that runs under the lock panics; if it did, the core would still count right or be out of
