@@ -135,18 +135,18 @@ fn line_of(source: &str, text: &str) -> u32 {
     number
 }
 
-fn word(bytes: &[u8], at: usize) -> usize {
+pub(super) fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
-fn text(bytes: &[u8], at: usize) -> &str {
+pub(super) fn text(bytes: &[u8], at: usize) -> &str {
     let rest = &bytes[at..];
     let end = rest.iter().position(|byte| *byte == 0).unwrap();
     std::str::from_utf8(&rest[..end]).unwrap()
 }
 
-/// Sections of a 64-bit ELF file by name.
-fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
+/// Names and contents of the sections of a 64-bit ELF file, by number.
+fn numbered_sections(elf: &[u8]) -> Vec<(&str, &[u8])> {
     let wide = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
     let half = |at: usize| usize::from(u16::from_le_bytes(elf[at..at + 2].try_into().unwrap()));
     let (table, bytes, count, names) = (wide(0x28), half(0x3a), half(0x3c), half(0x3e));
@@ -164,6 +164,14 @@ fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
         )
     };
     (0..count).map(section).collect()
+}
+
+pub(super) fn section_names(elf: &[u8]) -> Vec<&str> {
+    numbered_sections(elf).into_iter().map(|(name, _)| name).collect()
+}
+
+pub(super) fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
+    numbered_sections(elf).into_iter().collect()
 }
 
 /// The sections with code, and what BTF says of their lines (Documentation/bpf/btf.rst).
@@ -205,7 +213,7 @@ fn instruction(bytes: &[u8]) -> Instruction {
 }
 
 /// The object that the build script has made, and that is loaded.
-fn object() -> Vec<u8> {
+pub(super) fn object() -> Vec<u8> {
     let skeleton = include_str!(concat!(env!("OUT_DIR"), "/gateway.skel.rs"));
     let names = skeleton.split('"').filter(|text| text.ends_with(".o"));
     let name = names

@@ -25,6 +25,8 @@ mod seal;
 pub mod sealed_bench;
 mod secure;
 mod skeleton;
+#[cfg(test)]
+mod stack_test;
 mod stamp;
 pub mod stamp_bench;
 mod waiting;

@@ -161,23 +161,34 @@ static __always_inline int lw_is_devices6(const __u32 *addr)
 	return lw_is_prefixed6((__u64)addr[1] << 32 | addr[0], (__u64)addr[3] << 32 | addr[2]);
 }
 
+/* Whether a message stays on the link. */
+enum lw_nd { LW_ND_REFUSED, LW_ND_ON_LINK, LW_ND_BY_PREFIX /* if lw_nd_is_prefixed() */ };
+
+/*
+ * The device's address lies in the devices' prefixes, and the other address lies in these prefixes or in the device's /64, as a service
+ * can. Asked by the caller of lw_gate_list(): one function within the other would need more stack than Linux 6.1 has for three.
+ */
+static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *other)
+{
+	return lw_is_devices6(device) && ((device[0] == other[0] && device[1] == other[1]) || lw_is_devices6(other));
+}
+
 /*
  * To the groups that the message is for, or to one host on the link. No router forwards from or to a link-local address
- * (RFC 4291 2.5.6), nor what is for the gateway itself. Otherwise the device's address lies in the devices' prefixes, and the other
- * address lies in these prefixes or in the device's /64, as a service can.
+ * (RFC 4291 2.5.6), nor what is for the gateway itself.
  */
-static __always_inline int lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
+static __always_inline enum lw_nd lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
 {
-	const __u32 *src = ip->src, *dst = ip->dst, *device = up ? src : dst, *other = up ? dst : src;
+	const __u32 *src = ip->src, *dst = ip->dst, *other = up ? dst : src;
 
 	if (*(const __u8 *)src == 0xff || (type == LW_ND_ROUTER_ADVERTISEMENT && !lw_is_link_local(src)))
-		return 0;
+		return LW_ND_REFUSED;
 	if (*(const __u8 *)dst != 0xff) {
 		if (!(src[0] | src[1] | src[2] | src[3]))
-			return 0;
+			return LW_ND_REFUSED;
 		if (lw_is_link_local(src) || lw_is_link_local(dst) || lw_is_local6(other))
-			return 1;
-		return lw_is_devices6(device) && ((src[0] == dst[0] && src[1] == dst[1]) || lw_is_devices6(other));
+			return LW_ND_ON_LINK;
+		return LW_ND_BY_PREFIX;
 	}
 	if (type == LW_ND_ROUTER_SOLICITATION)
 		return lw_same(dst, 0xff020000, 0, 0, 2);
@@ -207,13 +218,13 @@ static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 l
 }
 
 /* A message as RFC 4861 6.1 and 7.1 want it, but for its checksum, that stays on the link; its type is one of theirs. */
-static __always_inline int lw_is_neighbor_s(const struct lw_frame *f, const int up)
+static __always_inline enum lw_nd lw_neighbor_s(const struct lw_frame *f, const int up)
 {
 	const struct lw_ip6 *ip = f->ip6;
 	const __u8 *m = (const __u8 *)(ip + 1);
 
 	if ((const void *)(m + 8) > f->end)
-		return 0;
+		return LW_ND_REFUSED;
 	__u8 type = m[0];
 	__u32 length = bpf_ntohs(ip->payload_length), there = lw_room(f, m), least;
 
@@ -229,16 +240,19 @@ static __always_inline int lw_is_neighbor_s(const struct lw_frame *f, const int 
 	}
 	if (ip->hop_limit != LW_ND_HOP_LIMIT || m[1] || length < least || length > there ||
 	    there - length > LW_BEHIND_MAX)
-		return 0;
+		return LW_ND_REFUSED;
 	if (type != LW_ND_ROUTER_ADVERTISEMENT && length - least > LW_ND_HOST_OPTIONS)
-		return 0;
+		return LW_ND_REFUSED;
 	if (least == 24 && ((const void *)(m + 24) > f->end || m[8] == 0xff))
-		return 0;
-	return lw_nd_on_link(ip, type, up) && lw_nd_options(m + least, f->end, length - least);
+		return LW_ND_REFUSED;
+	return lw_nd_options(m + least, f->end, length - least) ? lw_nd_on_link(ip, type, up) : LW_ND_REFUSED;
 }
 
+/* What lw_gate_list() says of LW_ND_BY_PREFIX: no verdict. */
+#define LW_GATE_BY_PREFIX 0x100
+
 /* IP that is not UDP: ICMPv6, and what of IPv4's control protocols only routers send. */
-static __always_inline enum lw_verdict lw_gate_control(const struct lw_frame *f)
+static __always_inline int lw_gate_control(const struct lw_frame *f)
 {
 	if (!f->is6)
 		return lw_gate_control4(f->ip4, f->end);
@@ -246,7 +260,15 @@ static __always_inline enum lw_verdict lw_gate_control(const struct lw_frame *f)
 	case LW_ND_ROUTER_SOLICITATION:
 	case LW_ND_NEIGHBOR_SOLICITATION:
 	case LW_ND_NEIGHBOR_ADVERTISEMENT:
-		return lw_is_neighbor_s(f, 1) ? LW_PASS_ALWAYS : 0;
+		switch (lw_neighbor_s(f, 1)) {
+		case LW_ND_REFUSED:
+			return 0;
+		case LW_ND_ON_LINK:
+			return LW_PASS_ALWAYS;
+		case LW_ND_BY_PREFIX:
+			return LW_GATE_BY_PREFIX;
+		}
+		return 0;
 	case LW_MLD_QUERY:
 	case LW_ND_ROUTER_ADVERTISEMENT:
 	case LW_ND_REDIRECT:
@@ -347,7 +369,7 @@ static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind 
 }
 
 /*
- * What passes without a session, and what no device may send; 0: the sender's session counts. A global function, which parses the frame
+ * What passes without a session, and what no device may send; 0: the sender's session counts; or LW_GATE_BY_PREFIX. A global function, which parses the frame
  * once more: what packets of sessions run gets no longer by it.
  */
 __noinline int lw_gate_list(struct xdp_md *ctx)

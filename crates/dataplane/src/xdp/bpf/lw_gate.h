@@ -76,8 +76,10 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 		break;
 	}
 	if (lw_is_on_list(&c->frame, kind)) {
-		enum lw_verdict verdict = lw_gate_list(c->xdp);
+		int verdict = lw_gate_list(c->xdp);
 
+		if (verdict == LW_GATE_BY_PREFIX)
+			verdict = c->frame.is6 && lw_nd_is_prefixed(c->frame.ip6->src, c->frame.ip6->dst) ? LW_PASS_ALWAYS : 0;
 		if (verdict)
 			return verdict;
 	}

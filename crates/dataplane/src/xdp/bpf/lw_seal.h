@@ -53,8 +53,17 @@ __noinline int lw_leaves_always(struct __sk_buff *skb)
 	case LW_KIND_OTHER:
 		return f.eth->dst[0] & 1 && lw_is_named(lw_control_key(&f));
 	case LW_KIND_IP:
-		return f.is6 && f.icmp6_type >= LW_ND_ROUTER_SOLICITATION &&
-		       f.icmp6_type <= LW_ND_NEIGHBOR_ADVERTISEMENT && lw_is_neighbor_s(&f, 0);
+		if (!f.is6 || f.icmp6_type < LW_ND_ROUTER_SOLICITATION || f.icmp6_type > LW_ND_NEIGHBOR_ADVERTISEMENT)
+			return 0;
+		switch (lw_neighbor_s(&f, 0)) {
+		case LW_ND_REFUSED:
+			return 0;
+		case LW_ND_ON_LINK:
+			return 1;
+		case LW_ND_BY_PREFIX:
+			return lw_nd_is_prefixed(f.ip6->dst, f.ip6->src);
+		}
+		return 0;
 	case LW_KIND_UDP:
 		return lw_dhcp_leaves(&f);
 	default:
