@@ -166,7 +166,7 @@ enum lw_nd { LW_ND_REFUSED, LW_ND_ON_LINK, LW_ND_BY_PREFIX /* if lw_nd_is_prefix
 
 /*
  * The device's address lies in the devices' prefixes, and the other address lies in these prefixes or in the device's /64, as a service
- * can. Asked by the caller of lw_gate_list(): one function within the other would need more stack than Linux 6.1 has for three.
+ * can.
  */
 static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *other)
 {
@@ -392,6 +392,19 @@ __noinline int lw_gate_list(struct xdp_md *ctx)
 	default:
 		return 0;
 	}
+}
+
+/*
+ * lw_nd_is_prefixed() for the IPv6 header at that place. Called by the caller of lw_gate_list(): one function within the other would need
+ * more stack than Linux 6.1 has for three.
+ */
+__noinline int lw_gate_by_prefix(struct xdp_md *ctx, __u32 at)
+{
+	const struct lw_ip6 *ip = (void *)(long)ctx->data + (at & 0xff);
+
+	if ((const void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	return lw_nd_is_prefixed(ip->src, ip->dst) ? LW_PASS_ALWAYS : 0;
 }
 
 /* ---- counters by Ethernet type ---- */

@@ -79,7 +79,7 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 		int verdict = lw_gate_list(c->xdp);
 
 		if (verdict == LW_GATE_BY_PREFIX)
-			verdict = c->frame.is6 && lw_nd_is_prefixed(c->frame.ip6->src, c->frame.ip6->dst) ? LW_PASS_ALWAYS : 0;
+			verdict = lw_gate_by_prefix(c->xdp, sizeof(struct lw_eth) + c->frame.tags * sizeof(struct lw_vlan));
 		if (verdict)
 			return verdict;
 	}
