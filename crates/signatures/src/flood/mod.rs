@@ -15,7 +15,7 @@ use crate::message::KeyId;
 use crate::reputation::{MEMORY, Newcomers};
 use crate::scheduler::{Source, Span, Time};
 
-/// The share of datagrams that pass is not changed before.
+/// A filter's sample rate is not changed before this age.
 const KEPT_FOR: Span = Span::from_millis(50);
 /// Number of datagrams in a window that is a flood: 50,000 a second.
 const FLOOD: u64 = 5_000;
@@ -129,7 +129,8 @@ impl Flood {
         }
     }
 
-    /// How many datagrams one that has arrived stands for, if filters sample its kind so.
+    /// The number of datagrams that one stands for: one in so many passed the filter that was attached when it arrived, if that filter
+    /// samples its kind; otherwise 1.
     fn weight(&self, arrived: Time, is_sampled: impl Fn(&Filter) -> bool) -> u64 {
         let filters = [&self.filter, &self.previous].into_iter().flatten();
         let mut then = filters.filter(|filter| filter.samples_at(arrived));
@@ -255,6 +256,8 @@ impl Flood {
                 return Some(FilterChange::Attach(program));
             }
             if had_filter {
+                // A flood for which no filter was built: too many senders have just become known.
+                let too_many_senders = too_many_senders || floods.strangers;
                 self.is_unfiltered = too_many_senders;
                 return Some(FilterChange::Detach { too_many_senders });
             }
@@ -600,6 +603,23 @@ mod tests {
         all(&mut flood, 1, 60_100);
         assert_eq!(strangers(&mut flood, FLOOD, true, 61_100), Some("attach"));
         assert_eq!(flood.filter.unwrap().tags.unwrap().len(), 1);
+    }
+
+    /// They are found when the filter is rebuilt.
+    #[test]
+    fn candidates_can_be_too_many_for_the_next_filter() {
+        let mut flood = flood();
+        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        for number in 0..=KNOWN_MAX as u64 {
+            let stranger =
+                flood.record_stranger(SOURCE, KeyId(number.to_be_bytes()), Source(7), (at(6), true));
+            flood.record_candidate(stranger);
+        }
+        let changes = steady(&mut flood, FLOOD, true, 10..1_015);
+        assert!(
+            changes.contains(&"too many senders") && !changes.contains(&"detach"),
+            "{changes:?}"
+        );
     }
 
     #[test]
