@@ -1,7 +1,7 @@
 //! TPMs of our own making: the emulator swtpm with a state of its own and a maker's CA of its own.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -276,19 +276,37 @@ fn two_ports() -> u16 {
     two_listeners().0.local_addr().unwrap().port()
 }
 
-/// Whether the process listens at both ports: waits for that, or for its end.
+/// Waits until the process itself listens at both ports, or ends. Another emulator may have taken the ports since they were free: a
+/// connection alone does not tell the two apart.
 fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
-    let opens = |port: u16| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
     while Instant::now() < deadline {
         if process.try_wait().unwrap().is_some() {
             return false;
         }
-        if opens(port) && opens(port + 1) {
-            return process.try_wait().unwrap().is_none();
+        if owns_listener(process.id(), port) && owns_listener(process.id(), port + 1) {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     false
+}
+
+/// Whether a process has the socket that listens at a TCP port of 127.0.0.1, by proc(5).
+fn owns_listener(process: u32, port: u16) -> bool {
+    let local_address = format!("0100007F:{port:04X}");
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let inode = sockets.lines().find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        // 0A: TCP_LISTEN.
+        (columns.get(1) == Some(&local_address.as_str()) && columns.get(3) == Some(&"0A"))
+            .then(|| format!("socket:[{}]", columns[9]))
+    });
+    let (Some(inode), Ok(files)) = (inode, fs::read_dir(format!("/proc/{process}/fd"))) else {
+        return false;
+    };
+    files
+        .flatten()
+        .any(|file| fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == inode.as_str()))
 }
 
 fn run(command: &mut Command) -> String {
