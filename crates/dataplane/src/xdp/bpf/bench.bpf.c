@@ -114,7 +114,7 @@ static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *pl
 
 	c->cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c->control = bpf_map_lookup_elem(&control, &zero);
-	if (!c->cpu || !c->control || lw_parse(c->xdp, &c->frame) != LW_KIND_UDP || !c->frame.local)
+	if (!c->cpu || !c->control || lw_parse(c->frame.xdp, &c->frame) != LW_KIND_UDP || !c->frame.local)
 		return NULL;
 	struct lw_request *m = (struct lw_request *)c->frame.payload;
 
@@ -127,7 +127,7 @@ SEC("xdp")
 int floor_request(struct xdp_md *ctx)
 {
 	struct lw_bench *b;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 	__u32 place;
 
 	if (!lw_prepare(ctx, &b))
@@ -152,7 +152,7 @@ SEC("xdp")
 int floor_response(struct xdp_md *ctx)
 {
 	struct lw_bench *b;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 	__u32 place;
 
 	if (!lw_prepare(ctx, &b))

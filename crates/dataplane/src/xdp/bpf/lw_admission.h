@@ -47,7 +47,7 @@ __noinline int lw_is_own_slow(__u32 ifindex, __u64 mac)
  */
 static __always_inline int lw_is_addressed(struct lw_ctx *c)
 {
-	__u32 ifindex = c->xdp->ingress_ifindex;
+	__u32 ifindex = c->frame.xdp->ingress_ifindex;
 	struct lw_port *port = &c->control->port[ifindex & (LW_PORTS - 1)];
 	__u64 mac = lw_mac(c->frame.eth->dst);
 

@@ -254,14 +254,13 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 length)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
 	ip_at &= 31;
 	is6 &= 1;
 	if (!c.cpu || length < LW_DATA_HEADER || length > LW_SEALED_MAX + LW_DATA_HEADER)
 		return LW_DROP_LENGTH;
-	c.now_ns = c.cpu->clock_ns;
 	__u32 bytes = length - LW_DATA_HEADER, now_s = c.cpu->clock_boot_s;
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 udp_at = ip_at + sizeof(struct lw_ip4) + is6 * (sizeof(struct lw_ip6) - sizeof(struct lw_ip4));
@@ -312,7 +311,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 		return LW_DROP_LENGTH;
 	if (lw_tags_differ(tag, in.tag)) {
 		c.control = lw_at(&control, 0);
-		if (c.control && lw_within_rate(c.now_ns, LW_READ(lw_live(c.control)->alarm_per_s),
+		if (c.control && lw_within_rate(c.cpu->clock_ns, LW_READ(lw_live(c.control)->alarm_per_s),
 						&c.cpu->alarm_second, &c.cpu->alarm_count))
 			lw_emit(&c, LW_EVENT_WRONG_TAG, line->device_id, commit >> LW_IDX_SHIFT, r.src);
 		return LW_DROP_TAG;
@@ -343,15 +342,15 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 	/* By the tags: pointers would have to be subtracted, which the kernel's verifier forbids where clang does it. */
 	__u32 ip_at = sizeof(struct lw_eth) + f->tags * sizeof(struct lw_vlan);
 
-	verdict = lw_data_up(c->xdp, ip_at, is6, length);
+	verdict = lw_data_up(c->frame.xdp, ip_at, is6, length);
 	if (verdict != LW_PASS_DATA)
 		return verdict;
-	return lw_strip(c->xdp, ip_at, is6, length + sizeof(struct lw_udp)) ? LW_PASS_DATA : LW_DROP_TRUNCATED;
+	return lw_strip(c->frame.xdp, ip_at, is6, length + sizeof(struct lw_udp)) ? LW_PASS_DATA : LW_DROP_TRUNCATED;
 }
 
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+	enum lw_kind kind = lw_parse(c->frame.xdp, &c->frame);
 
 	if (kind == LW_KIND_UDP) {
 		__u16 port = c->frame.udp->dst;
@@ -360,7 +359,7 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 			return lw_sealed(c);
 		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port)) &&
 		    lw_is_addressed(c)) {
-			bpf_tail_call(c->xdp, &kept_programs, LW_KEPT_GATEWAY);
+			bpf_tail_call(c->frame.xdp, &kept_programs, LW_KEPT_GATEWAY);
 			/* The table is empty: somebody has removed its pin, and the process has ended. */
 			return LW_DROP_STOPPED;
 		}
@@ -378,7 +377,7 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c.control = bpf_map_lookup_elem(&control, &zero);

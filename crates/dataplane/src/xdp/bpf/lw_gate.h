@@ -52,7 +52,7 @@ static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 {
 	struct lw_key key;
 
-	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->xdp->ingress_ifindex, c->frame.vlans);
+	lw_mac_key(&key, lw_mac(c->frame.eth->src), c->frame.xdp->ingress_ifindex, c->frame.vlans);
 	__u64 hash = lw_hash(key.a, key.b);
 	__u32 now_s = c->cpu->clock_boot_s;
 	struct lw_bucket *bucket = lw_at(&by_mac, lw_bucket_1(hash));
@@ -76,10 +76,10 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 		break;
 	}
 	if (lw_is_on_list(&c->frame, kind)) {
-		int verdict = lw_gate_list(c->xdp);
+		int verdict = lw_gate_list(c->frame.xdp);
 
 		if (verdict == LW_GATE_BY_PREFIX)
-			verdict = lw_gate_by_prefix(c->xdp, sizeof(struct lw_eth) + c->frame.tags * sizeof(struct lw_vlan));
+			verdict = lw_gate_by_prefix(c->frame.xdp, sizeof(struct lw_eth) + c->frame.tags * sizeof(struct lw_vlan));
 		if (verdict)
 			return verdict;
 	}

@@ -8,7 +8,9 @@
 
 static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->xdp, &c->frame);
+	/* Keeps the frame in memory. In registers, every branch of the parser would set and spill the fields that it does not find. */
+	asm volatile("" : : "r"(&c->frame) : "memory");
+	enum lw_kind kind = lw_parse(c->frame.xdp, &c->frame);
 
 	/* Asked in each branch, and not once before them: what the parser has found stays in registers. */
 	if (kind == LW_KIND_UDP && c->frame.local && lw_is_addressed(c)) {
@@ -37,7 +39,7 @@ static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 static __always_inline int lw_gateway(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c.control = bpf_map_lookup_elem(&control, &zero);

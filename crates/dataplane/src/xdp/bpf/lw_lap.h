@@ -83,13 +83,13 @@ static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 	__u64 at = LW_READ(c->control->fresh_at_ns);
 
 	/* The clock may be a jiffy behind the one that user space read. */
-	return !LW_READ(c->control->fresh_current) || (c->now_ns > at && c->now_ns - at > LW_FRESH_NS_MAX);
+	return !LW_READ(c->control->fresh_current) || (c->cpu->clock_ns > at && c->cpu->clock_ns - at > LW_FRESH_NS_MAX);
 }
 
 static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason,
 					      __u64 headers)
 {
-	if (!lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->nak_per_s), &c->cpu->nak_second,
+	if (!lw_within_rate(c->cpu->clock_ns, LW_READ(lw_live(c->control)->nak_per_s), &c->cpu->nak_second,
 			    &c->cpu->nak_count))
 		return LW_DROP_NAK_LIMIT;
 	reply->h0 = LW_H0(LW_NAK, 0);
@@ -306,7 +306,7 @@ static __always_inline void lw_origin(const struct lw_ctx *c, struct lw_origin *
 
 	lw_source_address(f, o->addr);
 	o->mac = lw_mac(f->eth->src);
-	o->ingress = c->xdp->ingress_ifindex;
+	o->ingress = c->frame.xdp->ingress_ifindex;
 	o->vlan[0] = f->vlans >> 16 | (bound ? LW_BOUND : 0);
 	o->vlan[1] = f->vlans;
 	o->port = f->udp->src;
@@ -413,7 +413,7 @@ static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_li
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(&session->event, LW_EVENT_SESSION, line->device_id, idx, addr, c->xdp->ingress_ifindex);
+	lw_fill(&session->event, LW_EVENT_SESSION, line->device_id, idx, addr, c->frame.xdp->ingress_ifindex);
 	session->event.session_id = m->tag[0];
 	session->began_ns = bpf_ktime_get_boot_ns();
 #pragma unroll
@@ -523,7 +523,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	lw_response_tag(key, m, bound ? o.mac : 0, tag);
 	if (lw_tags_differ(tag, m->tag)) {
-		if (lw_within_rate(c->now_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
+		if (lw_within_rate(c->cpu->clock_ns, LW_READ(lw_live(c->control)->alarm_per_s), &c->cpu->alarm_second,
 				   &c->cpu->alarm_count))
 			lw_emit(c, LW_EVENT_WRONG_TAG, m->device_id, idx, o.addr);
 		return LW_DROP_TAG;
@@ -655,8 +655,8 @@ static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
 	    m->device_id) {
 		if (!cfg.provers)
 			return LW_DROP_UNSUPPORTED_TYPE;
-		c->cpu->proof_at = ((void *)m - (void *)(long)c->xdp->data) | (f->is6 ? LW_PROOF_IP6 : 0);
-		bpf_tail_call(c->xdp, &programs, LW_PROGRAM_PROOF);
+		c->cpu->proof_at = ((void *)m - (void *)(long)c->frame.xdp->data) | (f->is6 ? LW_PROOF_IP6 : 0);
+		bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_PROOF);
 		/* The kernel empties the table when the process ends: nobody would open rounds either. */
 		return LW_DROP_STOPPED;
 	}

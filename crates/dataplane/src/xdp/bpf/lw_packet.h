@@ -77,13 +77,16 @@ struct lw_frame {
 	struct xdp_md *xdp; /* NULL of a packet that leaves, which has no fragments */
 	void *end; /* data_end */
 	struct lw_eth *eth;
-	struct lw_ip4 *ip4; /* or */
-	struct lw_ip6 *ip6;
+	union {
+		struct lw_ip4 *ip4;
+		struct lw_ip6 *ip6; /* if is6 */
+	};
 	struct lw_udp *udp;
 	__u8 *payload; /* of UDP, or of a frame that is not IP */
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u32 vlans; /* the outer one above the inner one */
-	__u8 is6; /* a scalar: the kernel's verifier does not know that a packet pointer is not NULL */
+	/* A scalar, since the kernel's verifier does not know that a packet pointer is not NULL. 64 bits, since of a smaller field in memory it does not keep the value. */
+	__u64 is6;
 	__u8 local; /* addressed to the gateway itself */
 	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are not in `vlans` */
 	__u8 icmp6_type; /* 0 if not ICMPv6 */

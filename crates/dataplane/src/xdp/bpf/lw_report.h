@@ -10,11 +10,9 @@
 
 /* What one packet's handling knows. */
 struct lw_ctx {
-	struct xdp_md *xdp;
 	struct lw_frame frame;
 	struct lw_percpu *cpu;
 	struct lw_control *control;
-	__u64 now_ns; /* CLOCK_MONOTONIC */
 };
 
 /*
@@ -30,7 +28,6 @@ static __always_inline void lw_clock(struct lw_ctx *c)
 		c->cpu->clock_ns = bpf_ktime_get_ns();
 		c->cpu->clock_boot_s = bpf_ktime_get_boot_ns() / 1000000000ULL;
 	}
-	c->now_ns = c->cpu->clock_ns;
 }
 
 /* The settings in force. */
@@ -42,7 +39,7 @@ static __always_inline const struct lw_live *lw_live(const struct lw_control *co
 /* Frames of p4dra-classic, at every gate. */
 static __always_inline enum lw_verdict lw_to_p4dra(struct lw_ctx *c)
 {
-	bpf_tail_call(c->xdp, &programs, LW_PROGRAM_P4DRA);
+	bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_P4DRA);
 	/* The kernel empties the table when the process ends: nobody would open rounds either. */
 	return LW_DROP_STOPPED;
 }
@@ -131,7 +128,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_i
 		c->cpu->events_lost++;
 		return;
 	}
-	lw_fill(event, kind, device_id, idx, addr, c->xdp->ingress_ifindex);
+	lw_fill(event, kind, device_id, idx, addr, c->frame.xdp->ingress_ifindex);
 	__u64 wake_up = BPF_RB_NO_WAKEUP;
 
 	if (kind == LW_EVENT_ROWS_LOW || kind == LW_EVENT_ROWS_OUT)
@@ -185,7 +182,7 @@ static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device
 	__u64 addr[2];
 
 	lw_source_address(&c->frame, addr);
-	return lw_miss(c->xdp, device_id, lw_hash(addr[0] ^ c->xdp->ingress_ifindex, addr[1]), proof);
+	return lw_miss(c->frame.xdp, device_id, lw_hash(addr[0] ^ c->frame.xdp->ingress_ifindex, addr[1]), proof);
 }
 
 #endif

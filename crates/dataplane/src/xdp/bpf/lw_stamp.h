@@ -299,7 +299,7 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 static __always_inline int lw_gateway_stamping(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c.control = bpf_map_lookup_elem(&control, &zero);
@@ -319,7 +319,7 @@ static __always_inline int lw_gateway_stamping(struct xdp_md *ctx)
 static __always_inline int lw_sealed_stamping(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_ctx c = { .xdp = ctx };
+	struct lw_ctx c = { .frame.xdp = ctx };
 
 	c.cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c.control = bpf_map_lookup_elem(&control, &zero);
