@@ -85,7 +85,10 @@ struct lw_frame {
 	__u8 *payload; /* of UDP, or of a frame that is not IP */
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u32 vlans; /* the outer one above the inner one */
-	/* A scalar, since the kernel's verifier does not know that a packet pointer is not NULL. 64 bits, since of a smaller field in memory it does not keep the value. */
+	/*
+	 * A scalar: the kernel's verifier does not know that a packet pointer is not NULL. 64 bits: of a smaller field the verifier does
+	 * not keep the value.
+	 */
 	__u64 is6;
 	__u8 local; /* addressed to the gateway itself */
 	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are not in `vlans` */
