@@ -276,8 +276,8 @@ fn two_ports() -> u16 {
     two_listeners().0.local_addr().unwrap().port()
 }
 
-/// Waits until the process itself listens at both ports, or ends. Another emulator may have taken the ports since they were free: a
-/// connection alone does not tell the two apart.
+/// Waits until the process itself listens at both ports, or has ended. A connection would not do: another emulator may have taken the
+/// ports meanwhile, and would accept the connection too.
 fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         if process.try_wait().unwrap().is_some() {
@@ -293,8 +293,11 @@ fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
 
 /// Whether a process has the socket that listens at a TCP port of 127.0.0.1, by proc(5).
 fn owns_listener(process: u32, port: u16) -> bool {
-    let local_address = format!("0100007F:{port:04X}");
-    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    // As the kernel prints the word in memory.
+    let loopback = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());
+    let local_address = format!("{loopback:08X}:{port:04X}");
+    // Of this thread, which may be in another network namespace than the process.
+    let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let inode = sockets.lines().find_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
         // 0A: TCP_LISTEN.

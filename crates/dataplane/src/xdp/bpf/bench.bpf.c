@@ -114,7 +114,7 @@ static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *pl
 
 	c->cpu = bpf_map_lookup_elem(&percpu, &zero);
 	c->control = bpf_map_lookup_elem(&control, &zero);
-	if (!c->cpu || !c->control || lw_parse(c->frame.xdp, &c->frame) != LW_KIND_UDP || !c->frame.local)
+	if (!c->cpu || !c->control || lw_parse(&c->frame) != LW_KIND_UDP || !c->frame.local)
 		return NULL;
 	struct lw_request *m = (struct lw_request *)c->frame.payload;
 

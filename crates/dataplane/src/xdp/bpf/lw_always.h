@@ -374,9 +374,9 @@ static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind 
  */
 __noinline int lw_gate_list(struct xdp_md *ctx)
 {
-	struct lw_frame f = {};
+	struct lw_frame f = { .xdp = ctx };
 
-	switch (lw_parse(ctx, &f)) {
+	switch (lw_parse(&f)) {
 	case LW_KIND_ARP:
 		return lw_is_arp(&f) ? LW_PASS_ALWAYS : 0;
 	case LW_KIND_OTHER:

@@ -350,7 +350,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 
 static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 {
-	enum lw_kind kind = lw_parse(c->frame.xdp, &c->frame);
+	enum lw_kind kind = lw_parse(&c->frame);
 
 	if (kind == LW_KIND_UDP) {
 		__u16 port = c->frame.udp->dst;

@@ -8,11 +8,13 @@
 
 static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
 {
-	/* Keeps the frame in memory. In registers, every branch of the parser would set and spill the fields that it does not find. */
+	/*
+	 * The frame stays in memory. If clang held it in registers, each return of the parser would set and spill every field that it
+	 * had not found.
+	 */
 	asm volatile("" : : "r"(&c->frame) : "memory");
-	enum lw_kind kind = lw_parse(c->frame.xdp, &c->frame);
+	enum lw_kind kind = lw_parse(&c->frame);
 
-	/* Asked in each branch, and not once before them: what the parser has found stays in registers. */
 	if (kind == LW_KIND_UDP && c->frame.local && lw_is_addressed(c)) {
 		int is_lap = c->frame.udp->dst == cfg.lap_port;
 

@@ -180,14 +180,14 @@ static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct
 static __always_inline int lw_p4dra(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
-	struct lw_frame frame = {};
+	struct lw_frame frame = { .xdp = ctx };
 	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
 
 	if (!cpu)
 		return XDP_DROP;
 	enum lw_verdict verdict = LW_DROP_TRUNCATED;
 
-	if (lw_parse(ctx, &frame) == LW_KIND_P4DRA)
+	if (lw_parse(&frame) == LW_KIND_P4DRA)
 		verdict = lw_judge_p4dra(ctx, &frame);
 	lw_count(cpu, verdict);
 	return verdict == LW_REPLY_P4DRA_VERIFIED ? XDP_TX : XDP_DROP;

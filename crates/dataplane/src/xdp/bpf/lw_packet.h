@@ -86,8 +86,8 @@ struct lw_frame {
 	__u32 payload_length; /* by the UDP header; within the frame */
 	__u32 vlans; /* the outer one above the inner one */
 	/*
-	 * A scalar: the kernel's verifier does not know that a packet pointer is not NULL. 64 bits: of a smaller field the verifier does
-	 * not keep the value.
+	 * A scalar: the kernel's verifier does not know that a packet pointer is not NULL. 64 bits: the verifier forgets the value of a
+	 * smaller field that shares a stack slot with others.
 	 */
 	__u64 is6;
 	__u8 local; /* addressed to the gateway itself */
@@ -304,10 +304,9 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 	return cfg.p4dra_type && type == cfg.p4dra_type ? LW_KIND_P4DRA : LW_KIND_OTHER;
 }
 
-static __always_inline enum lw_kind lw_parse(struct xdp_md *ctx, struct lw_frame *f)
+static __always_inline enum lw_kind lw_parse(struct lw_frame *f)
 {
-	f->xdp = ctx;
-	return lw_parse_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, f);
+	return lw_parse_frame((void *)(long)f->xdp->data, (void *)(long)f->xdp->data_end, f);
 }
 
 static __always_inline int lw_is_between_hosts(const struct lw_frame *f)

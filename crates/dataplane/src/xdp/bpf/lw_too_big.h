@@ -59,9 +59,9 @@ __noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 /* Whether an answer goes to one host. */
 static __always_inline int lw_may_be_told(struct xdp_md *ctx)
 {
-	struct lw_frame f = {};
+	struct lw_frame f = { .xdp = ctx };
 
-	return lw_parse(ctx, &f) >= LW_KIND_IP && f.is6 && lw_is_answerable(&f);
+	return lw_parse(&f) >= LW_KIND_IP && f.is6 && lw_is_answerable(&f);
 }
 
 /*
