@@ -346,6 +346,52 @@ fn receive(at: &Path, signers: &[&str], words: &str) -> (Process, String) {
     (process, address)
 }
 
+/// A message with the other form of its ECDSA P-256 signature: n - s, with n of SEC 2, 2.4.2.
+fn other_form(message: &[u8]) -> Vec<u8> {
+    let order = hex::decode("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551").unwrap();
+    let mut other = message.to_vec();
+    let s = message.len() - 32;
+    let mut borrow = 0;
+    for i in (0..32).rev() {
+        let difference = i16::from(order[i]) - i16::from(message[s + i]) - borrow;
+        borrow = i16::from(difference < 0);
+        other[s + i] = difference.rem_euclid(256) as u8;
+    }
+    other
+}
+
+#[test]
+fn p256_signatures_with_high_s_are_accepted_unless_the_receiver_demands_low_s() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ecdsa-p256 --out one");
+    let (inbox, to) = inbox();
+    let forms = || {
+        send(at, "one", "hello", &to);
+        let low = next(&inbox);
+        [other_form(&low), low]
+    };
+
+    let (receiver, address) = receive(at, &["one"], "");
+    inbox.send_to(&forms()[0], &address).unwrap();
+    assert_eq!(receiver.event("verified")["payload"]["text"], "hello");
+    receiver.terminate();
+
+    std::fs::remove_dir_all(at.join("signers")).unwrap();
+    let (receiver, address) = receive(at, &["one"], "--p256-low-s");
+    for form in forms() {
+        inbox.send_to(&form, &address).unwrap();
+    }
+    receiver.event("verified");
+    let ended = receiver.terminate();
+    let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&counts["verified"], &counts["refused"]["malleable"]),
+        (&1.into(), &1.into()),
+        "{counts}"
+    );
+}
+
 /// Writes a list of revoked signers.
 fn revoke(at: &Path, signers: &[&str]) {
     let lines = signers.iter().map(|signer| format!("{signer} stolen\n"));

@@ -22,8 +22,10 @@ use crate::{
 
 /// Bits of a band.
 pub const BAND_BITS: usize = 20;
-/// Cells of a block: 256 bytes.
-const BLOCK_CELLS: usize = 2048;
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 256;
+/// Cells of a block.
+const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
 /// Blocks that have places: of 1 MiB, which enrolment takes no more than.
 const BLOCKS_MAX: usize = 4096;
 /// Bands of a block.
@@ -52,8 +54,10 @@ pub struct Band {
 pub struct Fingerprint(Vec<Band>);
 
 impl Fingerprint {
-    /// Of a memory with these reference values, as far as it is long.
-    pub fn of_memory(reference: &Bits) -> Self {
+    /// Of a memory, or of the part that begins at byte `start`, with these reference values. `start` is a multiple of [`BLOCK_BYTES`]:
+    /// places are addresses in the memory, so that a part has bands in common with the whole.
+    pub fn of_memory(reference: &Bits, start: usize) -> Self {
+        let first = start / BLOCK_BYTES;
         let blocks = (reference.len() / BLOCK_CELLS).min(BLOCKS_MAX);
         let (mut bands, mut step) = (BLOCK_BANDS, 1);
         while blocks.div_ceil(step) * bands > BANDS_MAX {
@@ -63,10 +67,10 @@ impl Fingerprint {
             }
         }
         let places = (0..blocks)
-            .step_by(step)
+            .filter(|block| (first + block) % step == 0)
             .flat_map(|block| (0..bands).map(move |band| (block, band)));
         let band = |(block, band): (usize, usize)| {
-            let place = u16::try_from(block * BLOCK_BANDS + band).ok()?;
+            let place = u16::try_from((first + block) % BLOCKS_MAX * BLOCK_BANDS + band).ok()?;
             let cells = RESERVED.order.chunks_exact(BAND_BITS).nth(band)?;
             let cell = |&cell: &u16| reference.get(block * BLOCK_CELLS + usize::from(cell));
             Some(Band {
@@ -190,28 +194,38 @@ mod tests {
             (1 << 20, 128),
         ] {
             assert_eq!(
-                Fingerprint::of_memory(&memory(bytes, 1)).bands().len(),
+                Fingerprint::of_memory(&memory(bytes, 1), 0).bands().len(),
                 bands,
                 "{bytes}"
             );
         }
         let whole = memory(65_536, 1);
-        let part = whole.window(0, 8 * 4096).unwrap();
-        let (whole, part) = (Fingerprint::of_memory(&whole), Fingerprint::of_memory(&part));
-        assert_eq!(common(&whole, &part), 8, "every second of 16 blocks");
-        assert_eq!(common(&whole, &Fingerprint::of_memory(&memory(65_536, 2))), 0);
+        let of_whole = Fingerprint::of_memory(&whole, 0);
+        for start in [0, 256, 4096, 61_440] {
+            let part = whole.window(8 * start, 8 * 4096).unwrap();
+            let of_part = Fingerprint::of_memory(&part, start);
+            assert_eq!(
+                common(&of_whole, &of_part),
+                8,
+                "every second of 16 blocks, from {start} on"
+            );
+        }
+        assert_eq!(
+            common(&of_whole, &Fingerprint::of_memory(&memory(65_536, 2), 0)),
+            0
+        );
     }
 
     #[test]
     fn reserved_cells_are_those_of_the_bands() {
         let bytes = 4096;
-        let zeros = Fingerprint::of_memory(&Bits::zeros(8 * bytes));
+        let zeros = Fingerprint::of_memory(&Bits::zeros(8 * bytes), 0);
         let reserved: Vec<u32> = (0..8 * bytes as u32).filter(|&cell| is_reserved(cell)).collect();
         assert_eq!(reserved.len(), 16 * BLOCK_BANDS * BAND_BITS);
         for cell in 0..8 * bytes as u32 {
             let mut one = Bits::zeros(8 * bytes);
             one.set(cell as usize, true);
-            let changed = common(&Fingerprint::of_memory(&one), &zeros) < zeros.bands().len();
+            let changed = common(&Fingerprint::of_memory(&one, 0), &zeros) < zeros.bands().len();
             assert_eq!(changed, is_reserved(cell), "{cell}");
         }
     }

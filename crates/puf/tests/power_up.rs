@@ -190,7 +190,7 @@ fn the_secret_takes_no_reserved_cell_and_so_tells_nothing_of_a_fingerprint() {
 /// Bands in common, for the registry's thresholds: those of one chip at two times, of chips that share a part, of others.
 #[test]
 fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
-    let fingerprint = |readouts: &[Bits]| Fingerprint::of_memory(&Bits::majority(readouts).unwrap());
+    let fingerprint = |readouts: &[Bits]| Fingerprint::of_memory(&Bits::majority(readouts).unwrap(), 0);
     let common =
         |a: &Fingerprint, b: &Fingerprint| a.bands().iter().zip(b.bands()).filter(|(a, b)| a == b).count();
     let mut pairs = Vec::new();
@@ -214,8 +214,8 @@ fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
     let reference = Bits::majority(&chip).unwrap();
     let near = Bits::from_bools(reference.iter().map(|bit| bit ^ rng.random_bool(0.013)));
     let agreeing = common(
-        &Fingerprint::of_memory(&reference),
-        &Fingerprint::of_memory(&near),
+        &Fingerprint::of_memory(&reference, 0),
+        &Fingerprint::of_memory(&near, 0),
     );
     assert!(agreeing > 80, "{agreeing} of 128 with 98.7 % equal cells");
 }
@@ -233,7 +233,7 @@ fn strong_pufs_are_recognized_by_a_challenge_that_no_row_has() {
     for seed in 2..10 {
         assert!(common(&chip, &fingerprint(seed, 3)) <= 1, "seed {seed}");
     }
-    let memory = Fingerprint::of_memory(&chip_readouts(4096, 0.05, 1, 1)[0]);
+    let memory = Fingerprint::of_memory(&chip_readouts(4096, 0.05, 1, 1)[0], 0);
     assert!(
         memory
             .bands()

@@ -61,6 +61,10 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
             error.contains("enrollment refuses") && error.contains("0x0 to 0x1fff"),
             "{error}"
         );
+        let error = site
+            .on_registry(&format!("{enroll} --range 0x1000..0x4000"))
+            .refused(4);
+        assert!(error.contains("0x1000 to 0x1fff"), "{error}");
         let said = site.on_registry(&format!("{enroll} --range 0x2000..0x4000")).ok();
         assert!(said.contains("enrolled"), "{said}");
         let config = fs::read_to_string(site.path(&format!("devices/00000000000000{chip}1.toml"))).unwrap();
@@ -69,7 +73,7 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
     }
     let error = site.run("puf report dumps").refused(4);
     assert!(error.contains("and 2 findings"), "{error}");
-    for range in ["0x2000..0x2000", "5", "0..2097152"] {
+    for range in ["0x2000..0x2000", "5", "0..2097152", "0x80..0x2000"] {
         let words = format!("device enroll readouts dumps/a --out devices --range {range}");
         assert!(site.on_registry(&words).refused(2).contains("START..END"));
     }
@@ -95,6 +99,8 @@ fn one_chip_is_one_device() {
         "chip --device d3",
         "later --device d3",
         "later --range 0..0x2000 --device d3",
+        "later --range 0x2000..0x4000 --device d3",
+        "later --range 0x1100..0x3d00 --device d3",
     ] {
         let error = enroll(words).refused(4);
         assert!(

@@ -91,6 +91,16 @@ pub struct BadBlocks {
 }
 
 impl BadBlocks {
+    /// The same in a memory of which the readouts are the part that begins at `start`, bytes.
+    #[must_use]
+    pub fn moved_by(mut self, start: usize) -> Self {
+        for range in &mut self.ranges {
+            range.start = range.start.saturating_add(start);
+            range.end = range.end.saturating_add(start);
+        }
+        self
+    }
+
     /// Bytes in the ranges.
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.end - range.start).sum()

@@ -26,6 +26,8 @@ pub struct KeyEnrolment {
     /// Min-entropy per cell as seen across other devices of the kind, if known
     /// ([`crate::entropy::estimate::by_position`]).
     pub fleet_min_entropy_per_bit: Option<f64>,
+    /// Where in the memory the readouts begin, bytes: a multiple of [`BLOCK_BYTES`](crate::fingerprint::BLOCK_BYTES).
+    pub start: usize,
 }
 
 impl Default for KeyEnrolment {
@@ -35,6 +37,7 @@ impl Default for KeyEnrolment {
             selection: CellSelection::Debiased,
             health: HealthTest::default(),
             fleet_min_entropy_per_bit: None,
+            start: 0,
         }
     }
 }
@@ -69,7 +72,7 @@ pub fn enrol<R: CryptoRng + ?Sized>(
     options: &KeyEnrolment,
     rng: &mut R,
 ) -> Result<Enrolled, ExtractorError> {
-    let reference = reference_of(readouts, &options.health)?;
+    let reference = reference_of(readouts, options)?;
     let needed = options.profile.response_bits();
     let Some(readout_bits) = u32::try_from(reference.len())
         .ok()
@@ -93,14 +96,14 @@ pub fn enrol<R: CryptoRng + ?Sized>(
         secret,
         helper,
         entropy,
-        fingerprint: is_apart.then(|| Fingerprint::of_memory(&reference)),
+        fingerprint: is_apart.then(|| Fingerprint::of_memory(&reference, options.start)),
     })
 }
 
 /// The majority of readouts that are new power-ups of one chip, of power-up state in every block.
 ///
 /// A fault of some blocks is reported with their addresses, one of the whole memory by the health test.
-fn reference_of(readouts: &[Bits], health: &HealthTest) -> Result<Bits, ExtractorError> {
+fn reference_of(readouts: &[Bits], options: &KeyEnrolment) -> Result<Bits, ExtractorError> {
     let too_few = ExtractorError::TooFewReadouts {
         given: readouts.len(),
         needed: READOUTS_MIN,
@@ -111,7 +114,8 @@ fn reference_of(readouts: &[Bits], health: &HealthTest) -> Result<Bits, Extracto
     }
     check_lengths(readouts)?;
     let reference = Bits::majority(readouts).ok_or(too_few)?;
-    let bad = blocks::examine(readouts, &reference, health);
+    let health = &options.health;
+    let bad = blocks::examine(readouts, &reference, health).map(|bad| bad.moved_by(options.start));
     if let Some(bad) = bad.as_ref().filter(|bad| bad.bytes() < bad.of_bytes) {
         return Err(ExtractorError::NotPowerUp(bad.clone()));
     }

@@ -2,10 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::fingerprint::BLOCK_BYTES;
+
 /// The longest part of a memory that enrolment takes, in bytes: a key needs some thousands.
 pub const SPAN_BYTES_MAX: usize = 1 << 20;
 
-/// A part of a memory, in bytes. Without an end it ends with the memory, or after [`SPAN_BYTES_MAX`].
+/// A part of a memory, in bytes. Without an end it ends with the memory, or after [`SPAN_BYTES_MAX`]. It begins at a multiple of
+/// [`BLOCK_BYTES`], as the bands of fingerprints do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// The first byte.
@@ -33,7 +36,9 @@ impl fmt::Display for Span {
 
 /// A text that names no part of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected is START..END in bytes, such as 0x4000..0x8000, of at most 1 MiB; END may be left out")]
+#[error(
+    "expected is START..END in bytes, such as 0x4000..0x8000, of at most 1 MiB; START is a multiple of 256, END may be left out"
+)]
 pub struct SpanError;
 
 impl FromStr for Span {
@@ -50,7 +55,8 @@ impl FromStr for Span {
             "" => None,
             end => Some(number(end).map_err(|_| SpanError)?),
         };
-        let fits = end.is_none_or(|end| end > start && end - start <= SPAN_BYTES_MAX);
+        let fits =
+            start % BLOCK_BYTES == 0 && end.is_none_or(|end| end > start && end - start <= SPAN_BYTES_MAX);
         fits.then_some(Self { start, end }).ok_or(SpanError)
     }
 }
@@ -80,6 +86,7 @@ mod tests {
             "0x..9",
             "-1..5",
             "0..1048577",
+            "128..512",
             "0x0x1..0x9",
         ] {
             assert_eq!(text.parse::<Span>(), Err(SpanError), "{text}");

@@ -154,15 +154,15 @@ impl PufReport {
         Measurement::run(sets, options, progress)
     }
 
-    /// What enrolment would refuse, in words; empty if it would take all devices.
+    /// What enrolment would refuse, in words; empty if it would take all devices. Devices that have one PUF are named before faults of
+    /// single devices, which another readout or a larger memory can end.
     pub fn refusals(&self) -> Vec<String> {
         let of_devices = self.devices.iter().filter_map(|device| {
             let refusal = device.refusal.as_ref()?;
             Some(format!("{}: {refusal}", device.name))
         });
-        of_devices
-            .chain(self.same_pufs.iter().map(ToString::to_string))
-            .collect()
+        let same_pufs = self.same_pufs.iter().map(ToString::to_string);
+        same_pufs.chain(of_devices).collect()
     }
 
     /// The figures as rows for a table.

@@ -149,7 +149,11 @@ impl Maker {
                 let section = puf_section("readouts", &stored)?;
                 let dumps = read_directory(directory, span).map_err(Failure::input)?;
                 let readouts: Vec<_> = dumps.into_iter().map(|dump| dump.bits).collect();
-                let key = enrol(&readouts, &KeyEnrolment::default(), &mut rng).map_err(refused)?;
+                let options = KeyEnrolment {
+                    start: span.start,
+                    ..KeyEnrolment::default()
+                };
+                let key = enrol(&readouts, &options, &mut rng).map_err(refused)?;
                 let what = format!(
                     "readouts, {} of {} cells",
                     readouts.len(),

@@ -107,7 +107,7 @@ pub struct SimulatedArgs {
 pub struct ReadoutsArgs {
     /// The directory of dumps, at least three of the same memory
     directory: PathBuf,
-    /// Enroll this part of the memory only: START..END in bytes, END excluded, such as 0x4000..0x8000; at most 1 MiB
+    /// Enroll this part of the memory only: START..END in bytes, END excluded, such as 0x4000..0x8000; at most 1 MiB, START a multiple of 256
     #[arg(long, value_name = "RANGE", default_value = "0..")]
     range: Span,
     #[command(flatten)]
