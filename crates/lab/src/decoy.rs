@@ -1,4 +1,5 @@
-//! Sockets of the service's that only hear what passed the gate as something that always passes: DHCP's ports, and ICMPv6.
+//! Sockets of the service's that receive what passed the gate as neighbor discovery or DHCP: ports of DHCP's servers and clients, and
+//! ICMPv6.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -10,6 +11,9 @@ pub(crate) const MARK: &[u8; 16] = b"in a disguise\0\0\0";
 /// UDP ports of DHCP servers.
 const DHCP_PORT: u16 = 67;
 const DHCP_V6_PORT: u16 = 547;
+/// UDP ports of DHCP clients.
+const DHCP_CLIENT_PORT: u16 = 68;
+const DHCP_V6_CLIENT_PORT: u16 = 546;
 /// How long a fence is repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -25,7 +29,9 @@ impl Decoy {
     pub(crate) fn open() -> io::Result<Self> {
         let dhcp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, DHCP_PORT))?;
         let others: Vec<_> = [
+            UdpSocket::bind((Ipv4Addr::UNSPECIFIED, DHCP_CLIENT_PORT)),
             UdpSocket::bind((Ipv6Addr::UNSPECIFIED, DHCP_V6_PORT)),
+            UdpSocket::bind((Ipv6Addr::UNSPECIFIED, DHCP_V6_CLIENT_PORT)),
             raw_icmpv6(),
         ]
         .into_iter()

@@ -196,6 +196,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         Verdict::DropGatePort,
         Verdict::DropSourceNotDevice,
         Verdict::DropGateTag,
+        Verdict::DropGateRole,
         Verdict::ReplyAckAgain,
     ] {
         assert!(counters.get(verdict) > 0, "{verdict} was never reached");
@@ -215,7 +216,7 @@ fn the_judges_see_what_a_gullible_gateway_lets_happen() {
     }
     let lab = lab();
     let mut devices = enrolled(0, 2 * VICTIMS, 1);
-    let puppets = enrolled(PUPPETS_FROM, 5, 1);
+    let puppets = enrolled(PUPPETS_FROM, 6, 1);
     devices.extend(puppets);
     // And answers for other stations.
     let gateway = OracleGateway::start(&lab, &devices, |config| config.own_macs = None);
@@ -233,6 +234,7 @@ fn the_judges_see_what_a_gullible_gateway_lets_happen() {
         "bit flips to the gateway",
         "through the gate without a session",
         "through the gate in disguise",
+        "through the gate as a server",
         "through the gate in another VLAN",
         "LAP: zero tag, cold start",
         "LAP: RESPONSE replayed",

@@ -646,6 +646,25 @@ fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
     gateway.end(Signal::SIGTERM);
 }
 
+/// Frames of 9,000 bytes arrive in fragments. An open gate takes them; a sealed gate needs whole packets, and names the MTU.
+#[test]
+fn an_interface_with_jumbo_frames_is_served_by_an_open_gate() {
+    if skipped() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let site = site(directory.path(), "when_gone = \"open\"");
+    site.ip("link add port0 mtu 9000 type veth peer name port1 mtu 9000");
+    let path = directory.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let text = text.replace("[\"lo\"]", "[\"port0\"]");
+    std::fs::write(&path, &text).unwrap();
+    site.serve().end(Signal::SIGTERM);
+    std::fs::write(&path, text.replace("gate = \"open\"", "gate = \"sealed\"")).unwrap();
+    let error = site.refused("serve --config gateway.toml");
+    assert!(error.contains("9000"), "{error}");
+}
+
 /// A data plane that ends by itself ends the gateway, so that a service manager notices.
 #[test]
 fn an_interface_that_goes_away_ends_the_gateway() {

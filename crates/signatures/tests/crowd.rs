@@ -26,10 +26,11 @@ use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::service::{Delivery, FloodFilter, Lanes, Report, Service};
 use linewarden_signatures::udp::{BATCH, Datagram, Inbox, Outbox};
 
-/// Whether a lane may work, and how many messages were verified.
+/// Whether a lane may work, how many messages were verified, and the latency of the last one.
 #[derive(Default)]
 struct Door {
     state: Mutex<(bool, u64)>,
+    latency: Mutex<Span>,
     changed: Condvar,
 }
 
@@ -46,7 +47,8 @@ impl Door {
 }
 
 impl Delivery for Door {
-    fn verified(&self, _: Verified, _: Span) {
+    fn verified(&self, _: Verified, latency: Span) {
+        *self.latency.lock().unwrap() = latency;
         self.state.lock().unwrap().1 += 1;
         self.changed.notify_all();
     }
@@ -103,6 +105,29 @@ fn take(service: &mut Service, bytes: &[u8], sender: &str) {
         arrived,
     });
     service.submit().unwrap();
+}
+
+/// A datagram may have waited in the socket before the receiver reads it.
+#[test]
+fn the_latency_of_a_message_begins_when_the_message_arrives() {
+    let waited = Duration::from_millis(20);
+    let door = Arc::new(Door::default());
+    door.set(true);
+    let mut service = service(&door);
+    let arrived = Instant::now();
+    while arrived.elapsed() < waited {
+        std::thread::yield_now();
+    }
+    let bytes = message(1);
+    service.take(&Datagram {
+        bytes: &bytes,
+        sender: HONEST.parse().unwrap(),
+        arrived,
+    });
+    service.submit().unwrap();
+    door.wait_until(|(_, verified)| *verified == 1);
+    let latency = *door.latency.lock().unwrap();
+    assert!(latency >= waited.into(), "{latency:?}");
 }
 
 fn message(number: u8) -> Vec<u8> {

@@ -7,7 +7,7 @@ use linewarden_protocol::wire::LAP_PORT;
 
 use super::flood::anywhere;
 use super::station::own;
-use super::{ATTACK_PORT, Arena, AttackError, Tally};
+use super::{ATTACK_PORT, Arena, AttackError, Puppet, Tally};
 use crate::address::{ATTACKERS_FROM, DeviceAddress, GATEWAY, SERVICE};
 use crate::decoy::MARK;
 
@@ -78,10 +78,8 @@ pub fn without_session(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
 /// See [`AttackError`].
 pub fn in_disguise(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let to = service(arena, Some(67))?;
-    let (echo, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
-    let deaf = AttackError::Control("the service hears nothing at DHCP's port");
     // What came before belongs to nobody.
-    echo.disguised().ok_or(deaf)?;
+    disguised(arena)?;
     let mut tally = Tally::default();
     let payload = [&MARK[..], &[0x5a; 1384]].concat();
     for number in 0..arena.effort.min(200) {
@@ -111,10 +109,65 @@ pub fn in_disguise(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     }
     arena.station.settle(|_| {})?;
     reached_after_fence(arena)?;
+    tally.successes = disguised(arena)?;
+    Ok(tally)
+}
+
+/// From a MAC address that has a session, as a server: replies of DHCP servers, and router advertisements. First an ordinary datagram of
+/// the same sender must get through. Judged by what reaches the service's sockets.
+///
+/// # Errors
+/// See [`AttackError`].
+pub fn as_server(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
+    let mut puppet = arena.take_puppet()?;
+    puppet.authenticate(&mut arena.station, &mut arena.rng)?;
+    must_pass(arena, &puppet, "an entitled sender does not get through the gate")?;
+    let to = service(arena, Some(68))?;
+    let from = puppet.endpoint(67);
+    let from6 = Endpoint {
+        port: 547,
+        ..puppet.endpoint6()
+    };
+    let to6 = Endpoint {
+        ip: SERVICE.v6.into(),
+        port: 546,
+        ..to
+    };
+    // What came before belongs to nobody.
+    disguised(arena)?;
+    let mut tally = Tally::default();
+    let payload = [&MARK[..], &[0x5a; 284]].concat();
+    // Of a router advertisement: hop limit, flags, lifetime and two timers; then the mark, where options would be.
+    let advertisement = [&[64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0][..], MARK].concat();
+    for _ in 0..arena.effort.min(100) {
+        arena.station.send(&from, &to, &payload)?;
+        arena.station.send(&from6, &to6, &payload)?;
+        let builder = FrameBuilder::new(from6, to6).ip_fields(0, 0, 255);
+        arena.station.send_frame(&builder.icmpv6(134, &advertisement))?;
+        tally.attempts += 3;
+    }
+    arena.station.settle(|_| {})?;
+    reached_after_fence(arena)?;
+    tally.successes = disguised(arena)?;
+    must_pass(arena, &puppet, "an entitled sender lost its way through the gate")?;
+    Ok(tally)
+}
+
+/// Messages with [`MARK`] that have reached the service since the last call.
+fn disguised(arena: &Arena<'_>) -> Result<u64, AttackError> {
     let (echo, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
     let deaf = AttackError::Control("the service hears nothing at DHCP's port");
-    tally.successes = echo.disguised().ok_or(deaf)?;
-    Ok(tally)
+    echo.disguised().ok_or(deaf)
+}
+
+/// Whether an ordinary datagram of a device that has a session reaches the service, which echoes it.
+fn must_pass(arena: &mut Arena<'_>, device: &Puppet, failure: &'static str) -> Result<(), AttackError> {
+    let to = service(arena, None)?;
+    let honest = device.endpoint(ATTACK_PORT - 1);
+    let echoed = arena.station.ask(&honest, &to, b"an entitled sender", |heard| {
+        heard.to == honest && heard.payload == b"an entitled sender"
+    })?;
+    echoed.then_some(()).ok_or(AttackError::Control(failure))
 }
 
 /// From a MAC address that has a session, but in VLANs where it has none. First the same sender without a tag must get
@@ -126,15 +179,7 @@ pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let mut puppet = arena.take_puppet()?;
     let to = service(arena, None)?;
     puppet.authenticate(&mut arena.station, &mut arena.rng)?;
-    let honest = puppet.endpoint(ATTACK_PORT - 1);
-    let echoed = arena.station.ask(&honest, &to, b"an entitled sender", |heard| {
-        heard.to == honest && heard.payload == b"an entitled sender"
-    })?;
-    if !echoed {
-        return Err(AttackError::Control(
-            "an entitled sender does not get through the gate",
-        ));
-    }
+    must_pass(arena, &puppet, "an entitled sender does not get through the gate")?;
     let before = reached(arena);
     let mut tally = Tally::default();
     let from = puppet.endpoint(ATTACK_PORT);
@@ -159,15 +204,7 @@ pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     }
     arena.station.settle(|_| {})?;
     tally.successes = reached_after_fence(arena)? - before;
-    // And it still gets through without a tag.
-    let echoed = arena.station.ask(&honest, &to, b"still entitled", |heard| {
-        heard.to == honest && heard.payload == b"still entitled"
-    })?;
-    if !echoed {
-        return Err(AttackError::Control(
-            "an entitled sender lost its way through the gate",
-        ));
-    }
+    must_pass(arena, &puppet, "an entitled sender lost its way through the gate")?;
     Ok(tally)
 }
 

@@ -15,7 +15,7 @@
 //! | [`forge`] | a fake gateway | the device's machine |
 //! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | lines of all named |
 //! | [`flip`] | every bit of every message turned | the line, the device's machine |
-//! | [`gate`] | a sender without a session, in the guise of what always passes too, or in another VLAN than its session | what reached the service |
+//! | [`gate`] | a sender without a session, in the guise of what always passes too; one with a session, as a server of DHCP or a router, or in another VLAN | what reached the service |
 //! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, what came back, honest packets lost |
 //! | [`classic`] | the same as published, against the classic port | what came back |
 //! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
@@ -219,7 +219,7 @@ impl Attack {
 }
 
 /// Puppets that all the attacks take together, of two rows each.
-pub const PUPPETS: u32 = 10;
+pub const PUPPETS: u32 = 11;
 /// Index of the first puppet: behind the addresses that attackers use themselves.
 pub const PUPPETS_FROM: u32 = crate::address::ATTACKERS_FROM + 900;
 
@@ -254,6 +254,7 @@ pub const ALL: &[Attack] = &[
         gate::without_session,
     ),
     Attack::new("through the gate in disguise", Needs::OpenGate, gate::in_disguise),
+    Attack::new("through the gate as a server", Needs::OpenGate, gate::as_server),
     Attack::new(
         "through the gate in another VLAN",
         Needs::OpenGate,

@@ -59,6 +59,11 @@ impl Puppet {
         self.address.endpoint(Family::V4, port)
     }
 
+    /// With its IPv6 address.
+    pub(super) fn endpoint6(&self) -> Endpoint {
+        self.address.endpoint(Family::V6, DEVICE_PORT)
+    }
+
     pub(super) fn lap_endpoint(&self) -> Endpoint {
         self.endpoint(DEVICE_PORT)
     }
