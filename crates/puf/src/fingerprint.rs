@@ -67,7 +67,7 @@ impl Fingerprint {
             }
         }
         let places = (0..blocks)
-            .filter(|block| (first + block) % step == 0)
+            .filter(|block| (first + block).is_multiple_of(step))
             .flat_map(|block| (0..bands).map(move |band| (block, band)));
         let band = |(block, band): (usize, usize)| {
             let place = u16::try_from((first + block) % BLOCKS_MAX * BLOCK_BANDS + band).ok()?;

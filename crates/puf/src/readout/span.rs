@@ -55,8 +55,8 @@ impl FromStr for Span {
             "" => None,
             end => Some(number(end).map_err(|_| SpanError)?),
         };
-        let fits =
-            start % BLOCK_BYTES == 0 && end.is_none_or(|end| end > start && end - start <= SPAN_BYTES_MAX);
+        let fits = start.is_multiple_of(BLOCK_BYTES)
+            && end.is_none_or(|end| end > start && end - start <= SPAN_BYTES_MAX);
         fits.then_some(Self { start, end }).ok_or(SpanError)
     }
 }
