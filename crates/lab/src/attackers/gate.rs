@@ -78,7 +78,7 @@ pub fn without_session(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
 /// See [`AttackError`].
 pub fn in_disguise(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
     let to = service(arena, Some(67))?;
-    // What came before belongs to nobody.
+    // Messages of earlier attacks do not count.
     disguised(arena)?;
     let mut tally = Tally::default();
     let payload = [&MARK[..], &[0x5a; 1384]].concat();
@@ -133,7 +133,7 @@ pub fn as_server(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
         port: 546,
         ..to
     };
-    // What came before belongs to nobody.
+    // Messages of earlier attacks do not count.
     disguised(arena)?;
     let mut tally = Tally::default();
     let payload = [&MARK[..], &[0x5a; 284]].concat();

@@ -154,8 +154,8 @@ impl PufReport {
         Measurement::run(sets, options, progress)
     }
 
-    /// What enrolment would refuse, in words; empty if it would take all devices. Devices that have one PUF are named before faults of
-    /// single devices, which another readout or a larger memory can end.
+    /// What enrolment would refuse, in words; empty if it would take all devices. Pairs of devices with the
+    /// same PUF come first.
     pub fn refusals(&self) -> Vec<String> {
         let of_devices = self.devices.iter().filter_map(|device| {
             let refusal = device.refusal.as_ref()?;
